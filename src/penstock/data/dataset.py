@@ -27,8 +27,9 @@ from penstock.data.arguments import (
     user_site,
 )
 from penstock.data.batches.batching import Batch, Batching, RaggedBatch
+from penstock.data.batches.buckets import Bucket
 from penstock.data.batches.by_size import BatchBy
-from penstock.data.batches.padded import PaddedBatch, bounded_shapes
+from penstock.data.batches.padded import PaddedBatch
 from penstock.data.block import Block, object_column
 from penstock.data.cached_rows import CachedRows
 from penstock.data.element_kinds import check_one_kind, merged_spec
@@ -45,7 +46,7 @@ from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map, WithCosts
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import ArrowStream, Generator
-from penstock.data.operators.grouping import Bucket, GroupByReducer, GroupByWindow, Reducer
+from penstock.data.operators.grouping import GroupByReducer, GroupByWindow, Reducer
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.lengths import LeafLength, WithKnownSizes, WithLengths, as_length, check_lengths
 from penstock.data.operators.order import AssertCardinality, Enumerate, Repeat, Shard, ShardHint, Skip, Take
@@ -145,11 +146,6 @@ class Dataset(Generic[Element]):
     @staticmethod
     def _of_block(block: Block) -> "Dataset[Any]":
         return Dataset(Slices("window", block.columns, block.structure, len(block)))
-
-    @staticmethod
-    def _of_own_rows(block: Block) -> Node:
-        """Return the rows of a block without other references, which are read once."""
-        return Slices("window", block.columns, block.structure, len(block), shared=False)
 
     # Sources
 
@@ -1968,10 +1964,9 @@ class Dataset(Generic[Element]):
         return self._then(
             GroupByWindow(
                 self.node,
-                "group_by_window",
                 key_func,
-                reduce_func,
                 size,
+                reduce_func,
                 dataset_of=self._of_block,
                 site=user_site(),
             )
@@ -2048,27 +2043,18 @@ class Dataset(Generic[Element]):
         check_function("bucket_by_sequence_length", "element_length_func", element_length_func)
         boundaries, sizes = _buckets(bucket_boundaries, bucket_batch_sizes)
 
-        site = user_site()
-
-        def batching(bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]] | None) -> Node:
-            if no_padding:
-                return Batch(rows, sizes[bucket], drop_remainder, site=site)
-            shapes = padded_shapes
-            if unknown is not None:
-                shapes = bounded_shapes(*unknown, padded_shapes, boundaries[bucket] - 1)
-            return PaddedBatch(rows, sizes[bucket], drop_remainder, shapes, padding_values, site=site)
-
         return self._then(
             Bucket(
                 self.node,
-                "bucket_by_sequence_length",
                 element_length_func,
-                batching,
                 sizes,
-                dataset_of=self._of_own_rows,
-                boundaries=boundaries,
+                boundaries,
+                drop_remainder,
+                padded_shapes,
+                padding_values,
+                no_padding,
                 bounded=pad_to_bucket_boundary and not no_padding,
-                site=site,
+                site=user_site(),
             )
         )
 

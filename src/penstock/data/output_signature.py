@@ -69,7 +69,12 @@ class OutputSignature:
     def allows_shape(self, number: int, shape: tuple[int, ...]) -> bool:
         """Return whether an array of the promised dtype may have this shape."""
         promised = self.leaves[number].shape
-        return len(promised) == len(shape) and all(a is None or a == b for a, b in zip(promised, shape, strict=True))
+        if len(promised) != len(shape):
+            return False
+        for length, found in zip(promised, shape, strict=True):  # noqa: SIM110  # of each row: `all` takes thrice
+            if length is not None and length != found:
+                return False
+        return True
 
 
 class HasOutputSignature:

@@ -1,55 +1,45 @@
-"""Elements of equal keys: in windows, by length in buckets, or reduced to one element for each key."""
+"""Elements of equal keys: in windows, or reduced to one element for each key."""
 
 import logging
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, column_of, own
 from penstock.data.element_kinds import OneKindStream, of_one_kind
 from penstock.data.functions.answers import integer
 from penstock.data.functions.apply import call_rows, checked_rows, dataset_node, no_result, note, owned_leaves
 from penstock.data.layout import Layout
-from penstock.data.node import AnyNumber, ByMethod, DependsOn, Node, Run, describe
+from penstock.data.node import AnyNumber, DependsOn, Node, Run, describe
 from penstock.data.operator_streams import OperatorStream
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State, Stream
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.errors import InvalidTypeError
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
-from penstock.spec import as_leaf, merged, with_open_axes
-from penstock.structure import Structure, flatten, map_structure
+from penstock.spec import as_leaf
+from penstock.structure import map_structure
 
 _FEW_GROUPS: Final = 32
 """The most groups that are all examined before each block."""
-_LENGTH_FUNCTION: Final = "bucket_by_sequence_length(element_length_func)"
 
 
-class GroupByWindow(ByMethod, AnyNumber):
-    """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
+class WindowsByKey(AnyNumber):
+    """Windows of elements with one key, of which elements are made.
 
     A full window is returned at once; incomplete windows follow at the end of the input, in the order of their keys.
     """
 
     depends_on = DependsOn.ANY
-    not_in_states = ("dataset_of",)
-    varies = True
-    unseeded = True
     key_function: Callable[..., Any]
-    reduce_function: Callable[..., Any]
     window_size: int | tuple[int, ...] | Callable[[Any], Any]
     """That of all keys, or of keys from 0 on, or a function of the key."""
-    dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
     memory = "holds one window for each key"
-
-    def arguments(self) -> list[str]:
-        return [f"key_func={describe(self.key_function)}", f"window_size={describe(self.window_size)}"]
 
     @property
     def least_size(self) -> int:
@@ -64,6 +54,19 @@ class GroupByWindow(ByMethod, AnyNumber):
             return integer(f"{self.name}(window_size_func), for key {key},", self.window_size(key), low=1)
         return self.window_size[key] if isinstance(self.window_size, tuple) else self.window_size
 
+
+class GroupByWindow(WindowsByKey, name="group_by_window"):
+    """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key."""
+
+    not_in_states = ("dataset_of",)
+    varies = True
+    unseeded = True
+    reduce_function: Callable[..., Any]
+    dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
+
+    def arguments(self) -> list[str]:
+        return [f"key_func={describe(self.key_function)}", f"window_size={describe(self.window_size)}"]
+
     def dataset_of_element(self, element: Block, position: int) -> Node:
         """Return the dataset that the function makes of a window of the one element in this block."""
         return self.dataset_of_window(int(next(checked_rows(self.key_function, element))), self.dataset_of(element))
@@ -73,31 +76,37 @@ class GroupByWindow(ByMethod, AnyNumber):
         return dataset_node(self, lambda: self.reduce_function(np.int64(key), window), f"window of key {key}")
 
 
+OwnNode = TypeVar("OwnNode", bound=WindowsByKey)
+
+
 @dataclass
-class _Group:
+class OpenWindow:
     """Collected rows of one key: their numbers in the input, in order, and their leaves.
 
     Attributes:
         size: the number of rows of a window.
+        entry: the plain data for a state, until the next row.
     """
 
     key: int
     size: int
     numbers: list[int] = field(default_factory=list)
     leaves: list[Sequence[Any]] = field(default_factory=list)
-    _entry: list[Any] | None = None
+    entry: list[Any] | None = None
 
-    def entry(self) -> list[Any]:
-        """Return plain data for a state. It is kept, because most groups do not change between two states."""
-        if self._entry is None or len(self._entry[1]) < len(self.numbers):
-            self._entry = [self.key, self.numbers.copy()]
-        return self._entry
+    def new_entry(self) -> list[Any]:
+        """Return plain data for a state, and keep it: most groups do not change between two states."""
+        self.entry = [self.key, self.numbers.copy()]
+        return self.entry
 
 
-class GroupByWindowStream(Stream, of=GroupByWindow):
-    """The state holds the numbers of the collected rows, and a state of the input from which to read them again."""
+class WindowsStream(Stream, Generic[OwnNode]):
+    """A pass that collects rows in windows.
 
-    def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
+    The state holds the numbers of the collected rows, and a state of the input from which to read them again.
+    """
+
+    def __init__(self, node: OwnNode, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
         self._epoch = epoch
@@ -105,10 +114,10 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
         self._pace = Pace(demand=run.demand)
         # States of the input, with the number of the next row, from the oldest that a collected row needs.
         self._input_states: list[tuple[int, State]] = []
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, OpenWindow] = {}
         self._entries: list[Any] | None = None  # of the groups, until these change
         # When the input has ended: the groups that were not returned yet, the next one last.
-        self._left: list[_Group] | None = None
+        self._left: list[OpenWindow] | None = None
         self._structure: Any = None
         # The remaining rows of the input's last block, with their keys, and the number of the first.
         self._rows: Iterator[tuple[Sequence[Any], Any]] | None = None
@@ -117,10 +126,9 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
         self._before = 0
         # The state, until more is pulled.
         self._state: State = None
-        self._window: _Group | None = None
+        # The window of which there are several elements, and the pass over these.
+        self._window: OpenWindow | None = None
         self._output: Cursor | None = None
-        # Reads the only element of a window's dataset, at a fraction of the cost of a pass.
-        self._only_element: Callable[[], Block] | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         self._state = None
@@ -131,34 +139,39 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
                     return block
                 self._output.close()
                 self._output = self._window = None
-                self._forget_input_states()
-            if not self._next_window():
+            window = self._next_window()
+            if window is None:
                 return None
-            if self._only_element is not None:
-                read, self._only_element, self._window = self._only_element, None, None
-                self._forget_input_states()
-                return read()
+            block = self._element_of(window)
+            if block is not None:
+                return block
+
+    @abstractmethod
+    def _key(self, value: Any, leaves: Sequence[Any]) -> int:
+        """Return the key of an element with these leaves, from the key function's result."""
+
+    @abstractmethod
+    def _element_of(self, window: OpenWindow) -> Block | None:
+        """Return the element of a window if it is one; of several, `_output` begins to read them."""
 
     @property
     def _taken(self) -> int:
         """The number of the input's next row to put into a group."""
         return self._input.met if self._rows is None else self._number
 
-    def _next_window(self) -> bool:
-        """Read until a window is full, or the input has ended and one remains; False when there is none."""
+    def _next_window(self) -> OpenWindow | None:
+        """Read until a window is full, or the input has ended and one remains; None when there is none."""
         while True:
-            if self._rows is not None and self._collect(self._rows):
-                return True
+            window = None if self._rows is None else self._collect(self._rows)
+            if window is not None:
+                return window
             input_state, met = self._input.state(), self._input.met
             sure = self._sure()
             block = self._input.pull(sure, max(sure, self._pace.start()))
             if block is None:
                 if self._left is None:
                     self._left = self._ordered()
-                if not self._left:
-                    return False
-                self._emit(self._left.pop())
-                return True
+                return self._left.pop() if self._left else None
             self._pace.stop(block.nbytes, len(block))
             self._input_states.append((met, input_state))
             self._structure = block.structure
@@ -166,7 +179,7 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
             keys = call_rows(self._node.key_function, block)
             self._rows, self._number = zip(_leaves_of_rows(block), keys, strict=False), met
 
-    def _ordered(self) -> list[_Group]:
+    def _ordered(self) -> list[OpenWindow]:
         """Return the groups in the order of their keys, the first one last."""
         return sorted(self._groups.values(), key=lambda group: group.key, reverse=True)
 
@@ -177,10 +190,10 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
         missing = [group.size - len(group.numbers) for group in self._groups.values()]
         return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
 
-    def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> bool:
+    def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> OpenWindow | None:
         """Put rows, each with its key, into groups until one is full; the others wait for the next window."""
         groups, key_of = self._groups, self._key
-        full: _Group | None = None
+        full: OpenWindow | None = None
         number = self._number
         self._entries = None
         try:
@@ -189,6 +202,7 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
                 group = groups.get(key) or self._begin_group(key)
                 group.numbers.append(number)
                 group.leaves.append(leaves)
+                group.entry = None
                 number += 1
                 if len(group.numbers) >= group.size:
                     full = group
@@ -203,44 +217,17 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
             self._input.give_back(self._input.met - number - 1)
             raise
         self._number = number
-        if full is None:
-            return False
-        del self._groups[full.key]
-        self._emit(full)
-        return True
+        if full is not None:
+            del self._groups[full.key]
+        return full
 
-    def _begin_group(self, key: int) -> _Group:
-        return self._groups.setdefault(key, _Group(key, self._node.size_of(key)))
+    def _begin_group(self, key: int) -> OpenWindow:
+        return self._groups.setdefault(key, OpenWindow(key, self._node.size_of(key)))
 
-    def _key(self, value: Any, leaves: Sequence[Any]) -> int:
-        """Return the key of an element with these leaves, from the key function's result."""
-        return int(value) if type(value) is np.int64 else integer("group_by_window(key_func)", value)
-
-    def _emit(self, window: _Group) -> None:
-        self._window = window
-        node, run = self._dataset(window)
-        if node.indexable and node.cardinality == 1 and not run.live:
-            self._only_element = lambda: of_one_kind(
-                self._run, self._node, node.read(run, self._epoch, range(1)), self._before, node
-            )
-        else:
-            self._output = self._opened(node, run)
-
-    def _opened(self, node: Node, run: Run) -> Cursor:
-        """Open the dataset of a window."""
-        return Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch), self._before))
-
-    def _dataset(self, rows: _Group) -> tuple[Node, Run]:
-        """Return the dataset of a window, and the run in which to read it."""
-        leaves, rows.leaves = rows.leaves, []  # copied into columns here
-        columns = tuple(map(column_of, zip(*leaves, strict=True)))
-        window = self._node.dataset_of(Block(columns, self._structure, len(leaves)))
-        node = self._run.prepare(self._made(rows.key, window))
-        return node, self._run.inner(self._node, node, self._epoch, rows.numbers[0])
-
-    def _made(self, key: int, window: Any) -> Node:
-        """Return the dataset of a window, before it is prepared for reading."""
-        return self._node.dataset_of_window(key, window)
+    def _rows_of(self, window: OpenWindow) -> Block:
+        """Return the rows of a window, which gives them up."""
+        leaves, window.leaves = window.leaves, []
+        return Block(tuple(map(column_of, zip(*leaves, strict=True))), self._structure, len(leaves))
 
     def _forget_input_states(self) -> None:
         """Remove the states that no collected row needs. Numbers increase within a group, and from group to group."""
@@ -256,16 +243,16 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
 
     def _state_now(self) -> State:
         waiting = self._input.met - self._taken
+        self._forget_input_states()
         if self._groups or self._window is not None:
-            self._forget_input_states()
             _, input_state = self._input_states[0]
         else:
             input_state = self._input.state_before(waiting)
         if self._entries is None:
-            self._entries = [group.entry() for group in self._groups.values()]
+            self._entries = [group.entry or group.new_entry() for group in self._groups.values()]
         window = None
         if self._window is not None and self._output is not None:
-            window = [*self._window.entry(), self._output.state()]
+            window = [*(self._window.entry or self._window.new_entry()), self._output.state()]
         given = 0 if self._left is None else len(self._groups) - len(self._left)
         return [input_state, self._input.known - waiting, self._entries, window, given]
 
@@ -289,14 +276,11 @@ class GroupByWindowStream(Stream, of=GroupByWindow):
         if given:
             self._left = self._ordered()[:-given]
         if window is not None:
-            key, numbers = window[:2]
-            self._window = self._restore_group(_Group(key, len(numbers)), numbers, found)
-            node, run = self._dataset(self._window)
-            self._output = self._opened(node, run)
-            self._output.restore(window[2])
+            key, numbers, _ = window
+            self._window = self._restore_group(OpenWindow(key, len(numbers)), numbers, found)
 
     @staticmethod
-    def _restore_group(group: _Group, numbers: list[int], found: dict[int, list[Any]]) -> _Group:
+    def _restore_group(group: OpenWindow, numbers: list[int], found: dict[int, list[Any]]) -> OpenWindow:
         group.numbers.extend(numbers)
         group.leaves.extend([found[number] for number in numbers])
         return group
@@ -319,72 +303,34 @@ def _leaves_of_rows(block: Block) -> Iterator[Sequence[Any]]:
     return zip(*leaves, strict=True)
 
 
-class Bucket(GroupByWindow):
-    """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
-
-    The reduce function is `batching(bucket, rows, unknown)`: it makes a node of batches of the node of a window. With
-    `bounded`, `unknown` holds for each leaf whether each of its axes is unknown, and an element that is too long for
-    the last boundary is an error.
-    """
-
-    boundaries: tuple[int, ...] = field(kw_only=True, repr=False)
-    bounded: bool = field(kw_only=True, repr=False)
-
-    def arguments(self) -> list[str]:
-        numbers: Any = (self.boundaries, self.window_size)
-        return [describe(self.key_function), *(str(list(each)) for each in numbers)]
-
-    def spec_over(self, *inputs: Any) -> Any:
-        leaves, structure = flatten(inputs[0])
-        unknown = [[length is None for length in leaf.shape] for leaf in leaves]
-        if self.bounded and self.input.spec is None:  # only the elements show which axes are unknown
-            leaves = [with_open_axes(leaf, range(len(leaf.shape))) for leaf in leaves]
-            unknown = [[False] * len(leaf.shape) for leaf in leaves]
-        # The length of this node, like that of a window, is unknown.
-        buckets = [
-            self.batches_of(bucket, self, (structure, unknown)).spec_over(structure.unflatten(leaves))
-            for bucket in range(len(self.boundaries) + (not self.bounded))
-        ]
-        return reduce(lambda first, second: map_structure(merged, first, second), buckets)
-
-    def batches_of(self, bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]]) -> Node:
-        """Return a node of the batches of one bucket's rows."""
-        node: Node = self.reduce_function(bucket, rows, unknown if self.bounded else None)
-        return node
-
-
-class BucketStream(GroupByWindowStream, of=Bucket):
-    """The state is that of the windows, and the observed lengths of unknown axes."""
-
-    _node: Bucket
-
-    def __init__(self, node: Bucket, run: Run, epoch: int) -> None:
-        super().__init__(node, run, epoch)
-        self._axes = UnknownAxes(node.input.spec if node.bounded else None)
+class GroupByWindowStream(WindowsStream[GroupByWindow], of=GroupByWindow):
+    """The state of a window that is being read is that of its dataset."""
 
     def _key(self, value: Any, leaves: Sequence[Any]) -> int:
-        length = value if type(value) is int else integer(_LENGTH_FUNCTION, value)
-        bucket = bisect_right(self._node.boundaries, length)
-        if self._node.bounded:
-            if bucket == len(self._node.boundaries):
-                longest = self._node.boundaries[-1] - 1
-                raise ElementError(
-                    f"{self._node.where()}: an element of length {length} is longer than {longest}, which "
-                    "pad_to_bucket_boundary=True allows: add a boundary"
-                )
-            self._axes.meet(leaves, length)
-        return bucket
+        return int(value) if type(value) is np.int64 else integer("group_by_window(key_func)", value)
 
-    def _made(self, key: int, window: Any) -> Node:
-        return self._node.batches_of(key, window, (self._structure, self._axes.unknown()))
+    def _element_of(self, window: OpenWindow) -> Block | None:
+        node, run = self._dataset(window)
+        if node.indexable and node.cardinality == 1 and not run.live:  # at a fraction of the cost of a pass
+            return of_one_kind(self._run, self._node, node.read(run, self._epoch, range(1)), self._before, node)
+        self._window, self._output = window, self._opened(node, run)
+        return None
 
-    def state(self) -> State:
-        return [super().state(), self._axes.state()]
+    def _opened(self, node: Node, run: Run) -> Cursor:
+        """Open the dataset of a window."""
+        return Cursor(OneKindStream(self._run, self._node, node, node.open(run, self._epoch), self._before))
+
+    def _dataset(self, window: OpenWindow) -> tuple[Node, Run]:
+        """Return the dataset of a window, and the run in which to read it."""
+        made = self._node.dataset_of_window(window.key, self._node.dataset_of(self._rows_of(window)))
+        node = self._run.prepare(made)
+        return node, self._run.inner(self._node, node, self._epoch, window.numbers[0])
 
     def restore(self, state: State) -> None:
-        windows, axes = state
-        self._axes.restore(axes)
-        super().restore(windows)
+        super().restore(state)
+        if self._window is not None:
+            self._output = self._opened(*self._dataset(self._window))
+            self._output.restore(state[3][2])
 
 
 _logger = logging.getLogger(__name__)

@@ -97,8 +97,6 @@ class Slices(KnownLength, ByMethod):
     columns: tuple[Column, ...] = field(repr=False)
     structure: Structure = field(repr=False)
     length: int = field(repr=False)
-    shared: bool = field(default=True, repr=False, kw_only=True)
-    """Whether the arrays are used elsewhere, or read again: then elements cannot be written to."""
 
     @property
     def memory(self) -> str:
@@ -119,8 +117,6 @@ class Slices(KnownLength, ByMethod):
         if self.length == 1:  # one row, perhaps repeated, is not copied
             return self._row.repeated(len(indices))
         block = Block(self.columns, self.structure, self.length).take(indices, run.copiers)
-        if not self.shared:
-            return block
         if not isinstance(indices, range):
             return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         # Rows taken by a range share their memory with the user's arrays.

@@ -15,7 +15,7 @@ from penstock.data.operators.collection import Source
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
-from penstock.data.operators.grouping import GroupByReducer, GroupByWindow
+from penstock.data.operators.grouping import GroupByReducer, WindowsByKey
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.indexed_files import FolderFiles, IndexedFiles
 from penstock.data.operators.order import AssertCardinality, Repeat, Take
@@ -41,7 +41,7 @@ _PASSED_BY_MAPS: Final = (Shuffle, Repeat, Take, AssertCardinality)
 """Operators below which a map without randomness can be moved, without many more calls of its function."""
 _WORTH_A_WORKER: Final = (
     *(Generator, Source, ReadFiles, IndexedFiles, Map, Filter, Scan, TakeWhile, Interleave),
-    *(GroupByWindow, GroupByReducer, RejectionResample),
+    *(WindowsByKey, GroupByReducer, RejectionResample),
 )
 """Operators that are worth another process: all others only move rows."""
 
