@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.formats import gathered_rows
 from penstock.formats.records import record_files
 from penstock.formats.tables import parquet
+from penstock.formats.writing import row_files
 
 FILES, ROWS = 20, 5
 
@@ -46,6 +47,37 @@ def test_each_file_is_decoded_once_in_all_epochs(tmp_path, reads):
         found = [line for batch in lines for line in batch.tolist()]
         assert sorted(found) == sorted(f"{number} {row}" for number in range(FILES) for row in range(ROWS))
     assert len(set(reads)) == FILES and len(reads) <= FILES + 1  # the first one also shows how large rows are
+
+
+def test_saved_rows_of_many_files_are_decoded_together(tmp_path, monkeypatch):
+    decoded = []
+    decode = row_files.decode_columns
+    monkeypatch.setattr(row_files, "decode_columns", lambda batch: decoded.append(batch.num_rows) or decode(batch))
+    batches = save(tmp_path / "a", "penstock").shuffle(seed=1).batch(FILES * ROWS)
+    for _ in range(2):
+        (batch,) = batches
+        assert sorted(zip(batch["n"].tolist(), batch["s"].tolist())) == sorted(
+            (n, f"w{n}") for n in range(len(batch["n"]))
+        )
+    assert decoded == [ROWS, FILES * ROWS]  # the first file alone shows how large rows are
+
+
+def test_saved_files_of_other_kinds_of_rows_are_decoded_by_themselves(tmp_path):
+    values = [f"w{n}" if n < 50 else f"w{n}".encode() for n in range(FILES * ROWS)]
+    ps.Dataset.from_tensor_slices(np.array(values, object)).save(tmp_path / "a", shards=FILES)
+    rows = ps.Dataset.load(tmp_path / "a").shuffle(seed=1).batch(7)
+    assert sorted((row for batch in rows for row in batch.tolist()), key=str) == sorted(values, key=str)
+
+
+def test_a_damaged_file_among_saved_ones_costs_its_rows_alone(tmp_path):
+    save(tmp_path / "a", "penstock")
+    path = tmp_path / "a" / "part-00007.rows"
+    content = bytearray(path.read_bytes())
+    content[-70] ^= 1
+    path.write_bytes(content)
+    rows = iter(ps.Dataset.load(tmp_path / "a").shuffle(seed=1).with_options(ps.Options(on_error="skip")))
+    assert sorted(int(row["n"]) for row in rows) == [n for n in range(FILES * ROWS) if n // ROWS != 7]
+    assert rows.errors.count == ROWS and "part-00007.rows is damaged from byte" in rows.errors.rows[0].error
 
 
 def test_rows_in_order_are_not_gathered(tmp_path, monkeypatch):

@@ -13,9 +13,11 @@ The metadata of a field describes how to read it: {"kind": …, "dtype": …, "s
 
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,8 @@ Column = npt.NDArray[Any]
 
 _NUMBER_KINDS = "iuf"
 _METADATA_KEY = b"penstock"
+_PREFIX: Final = struct.Struct("<II")
+"""A sign and the length of Arrow's description of the columns, with which a stream begins."""
 
 
 def encode_columns(columns: Sequence[Column], metadata: Mapping[bytes, str] | None = None) -> pa.Buffer:
@@ -46,12 +50,21 @@ def encode_columns(columns: Sequence[Column], metadata: Mapping[bytes, str] | No
     return sink.getvalue()
 
 
-def decode_columns(stream: pa.Buffer) -> tuple[tuple[Column, ...], Mapping[bytes, bytes]]:
-    """The columns and the metadata of `encode_columns`; columns are views of the stream where rows have one shape."""
-    reader = pa.ipc.open_stream(stream)
-    batch = reader.read_next_batch()
-    columns = tuple(map(decode_column, batch.schema, batch.columns))
-    return columns, reader.schema.metadata
+def read_batch(stream: pa.Buffer) -> tuple[pa.Schema, pa.RecordBatch]:
+    """The schema and the batch of `encode_columns`: views of the stream, and one schema for all streams like it."""
+    start = _PREFIX.size + _PREFIX.unpack(stream.slice(0, _PREFIX.size))[1]
+    schema = _schema(stream.slice(0, start).to_pybytes())
+    return schema, pa.ipc.read_record_batch(stream.slice(start), schema)
+
+
+@lru_cache(maxsize=64)  # reading it takes longer than reading a few rows
+def _schema(message: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(message))
+
+
+def decode_columns(batch: pa.RecordBatch) -> tuple[Column, ...]:
+    """The columns of `encode_columns`, which are views of the batch where rows have one shape."""
+    return tuple(map(decode_column, batch.schema, batch.columns))
 
 
 def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:

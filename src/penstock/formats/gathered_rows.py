@@ -1,6 +1,6 @@
 """Rows of many small files in one place: each file is decoded once, instead of once for each batch with a row of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,9 +69,12 @@ class GatheredRows:
         rows = self._kept.get(_KEY) or self._begun(int(numbers[0]))
         if rows is None or self._alone[numbers].any():
             return None
-        missing = np.unique(numbers[~rows.has[numbers]]).tolist()
-        if not all(self._add(rows, *each) for each in zip(missing, self._of_files(missing), strict=True)):
-            return None
+        missing = np.unique(numbers[~rows.has[numbers]])
+        if len(missing) and not (len(missing) > 1 and self._add(rows, missing, self._together(missing))):
+            for number in missing.tolist():
+                if not self._add(rows, np.array([number]), self._rows_of(number)):
+                    self._alone[number] = True
+                    return None
         return [column.take(positions, axis=0) for column in rows.columns], rows.structure
 
     def _begun(self, number: int) -> _Rows | None:
@@ -91,16 +94,9 @@ class GatheredRows:
         self._kept.put({_KEY: rows}, nbytes)
         return rows
 
-    def _of_files(self, numbers: Sequence[int]) -> Iterator[Sequence[Any] | None]:
-        """The rows of each of these files, decoded together where that is possible."""
-        pieces = [self._piece(number) for number in numbers]
-        together = self._format.read_pieces(pieces) if len(pieces) > 1 else None
-        if together is None:
-            yield from (found and found[0] for found in map(self._rows_of, numbers))
-            return
-        ends = np.cumsum([len(own) for _, own in pieces]).tolist()
-        for start, stop in zip([0, *ends], ends, strict=False):
-            yield [column[start:stop] for column in together[0]]
+    def _together(self, numbers: Positions) -> tuple[Sequence[Any], Structure] | None:
+        """The rows of several files, if they can be decoded together."""
+        return self._format.read_pieces([self._piece(number) for number in numbers.tolist()])
 
     def _rows_of(self, number: int) -> tuple[Sequence[Any], Structure] | None:
         """The rows of a file; None if it has damage."""
@@ -109,31 +105,30 @@ class GatheredRows:
         except PenstockError:  # raised again when its rows are read alone
             return None
 
-    def _add(self, rows: _Rows, number: int, columns: Sequence[Any] | None) -> bool:
-        """Add the rows of a file; False if they have damage, no place among the others, or may not be shared."""
-        start, stop = self._bounds(number)
-        if columns is None or not all(
-            _may_be_shared(own) and (len(own), own.shape[1:], own.dtype) == (stop - start, room.shape[1:], room.dtype)
-            for room, own in zip(rows.columns, columns, strict=True)
+    def _add(self, rows: _Rows, numbers: Positions, found: tuple[Sequence[Any], Structure] | None) -> bool:
+        """Add the rows of some files; False if there are none, if they do not fit the others or may not be shared."""
+        ends = self._ends[numbers]
+        lengths = ends - np.where(numbers > 0, self._ends[numbers - 1], 0)
+        count = int(lengths.sum())
+        if found is None or not all(
+            _may_be_shared(own) and (len(own), own.shape[1:], own.dtype) == (count, room.shape[1:], room.dtype)
+            for room, own in zip(rows.columns, found[0], strict=True)
         ):
-            self._alone[number] = True
             return False
-        for room, own in zip(rows.columns, columns, strict=True):
-            room[start:stop] = own
-        rows.has[number] = True
-        rows.nbytes += bytes_of(columns)
+        places = np.arange(count) + np.repeat(ends - np.cumsum(lengths), lengths)
+        for room, own in zip(rows.columns, found[0], strict=True):
+            room[places] = own
+        rows.has[numbers] = True
+        rows.nbytes += bytes_of(found[0])
         if rows.nbytes > 2 * _MOST_BYTES:  # the first file had smaller rows
             self._kept.discard(_KEY)
         return True
 
     def _piece(self, number: int) -> tuple[str, range]:
         """The name of a file, and its rows."""
-        start, stop = self._bounds(number)
+        before = int(self._ends[number - 1]) if number else 0
         first = int(self._starts[number])
-        return self._names[number], range(first, first + stop - start)
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+        return self._names[number], range(first, first + int(self._ends[number]) - before)
 
 
 def _may_be_shared(column: Any) -> bool:

@@ -47,7 +47,7 @@ class NumberedRows:
             for path in sorted(self._directory.glob(self._pattern)):
                 file = self._files.get(path.name)
                 if file is None:
-                    file = self._files[path.name] = RowFile(path, _ADVICE)
+                    file = self._files[path.name] = RowFile(str(path), _ADVICE)
                     found = file.records
                 else:
                     found = file.look()
@@ -57,7 +57,7 @@ class NumberedRows:
         for number, record in enumerate(found, len(file.records) - len(found)):
             positions = record.positions
             if len(positions) != record.rows or positions.min() < 0 or positions.max() >= len(self.has):
-                raise StorageError(f"{file.path} holds rows of another dataset: there are only {len(self.has)}")
+                raise StorageError(f"{file.name} holds rows of another dataset: there are only {len(self.has)}")
             self._record[positions] = len(self._records)
             self._row[positions] = np.arange(record.rows)
             self._records.append((file, number))

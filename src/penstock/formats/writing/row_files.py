@@ -1,4 +1,4 @@
-"""Files of rows: written block by block, and read by memory map at any row, also by others and while they grow.
+"""Files of rows: written block by block, and read at any row, also by others and while they grow.
 
 A file is a sequence of records, each one block of rows:
 
@@ -15,7 +15,7 @@ import json
 import os
 import struct
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
-from penstock.formats.columns import decode_columns, encode_columns
+from penstock.formats.columns import decode_columns, encode_columns, read_batch
 from penstock.formats.decoded_rows import DecodedRows, bytes_of, joined
 from penstock.formats.file_format import FileFormat, Rows
 from penstock.formats.plain_data import structure_of_data, structure_to_data
@@ -41,6 +41,8 @@ _ALIGNMENT: Final = 64
 _STRUCTURE: Final = b"structure"
 _DECODED_BYTES: Final = 1024
 """About what a decoded record takes whose columns are views of the file."""
+_SMALL_BYTES: Final = 128 << 10
+"""Reading a file of no more bytes takes less time than mapping it into memory."""
 
 Positions = npt.NDArray[np.int64]
 StoredRows = tuple[Columns, Structure]
@@ -117,10 +119,10 @@ class Record(NamedTuple):
 
 
 class RowFile:
-    """A file of rows, mapped into memory.
+    """A file of rows, mapped into memory, or read where it is small.
 
     Args:
-        path: of the file.
+        name: of the file.
         advice: what to do about a damaged one, as the end of a sentence.
 
     Attributes:
@@ -130,13 +132,13 @@ class RowFile:
         StorageError: it cannot be read, or is not as it was written.
     """
 
-    def __init__(self, path: Path, advice: str) -> None:
-        self.path = path
-        self._name = str(path)
+    def __init__(self, name: str, advice: str) -> None:
+        self.name = name
         self.records: list[Record] = []
         self._advice = advice
         self._scanned = 0
-        self._map: Any = None  # Arrow's own needs no open file, of which a process may have few
+        self._content: Any = None
+        self._is_mapped = False
         self._checked: set[int] = set()
         self._decoded: DecodedRows[StoredRows] = DecodedRows()
         self.look()
@@ -144,13 +146,19 @@ class RowFile:
     def look(self) -> list[Record]:
         """The records that have become whole since the file was last looked at."""
         try:
-            size = self.path.stat().st_size
-            if size <= self._scanned:
-                return []
-            with pa.memory_map(str(self.path)) as file:
-                self._map = file.read_buffer(size)
+            with open(self.name, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size <= self._scanned:
+                    return []
+                self._is_mapped = size > _SMALL_BYTES
+                if not self._is_mapped:
+                    self._content = pa.py_buffer(file.read(size))
+                    size = self._content.size
+            if self._is_mapped:
+                with pa.memory_map(self.name) as mapped:  # it needs no open file, of which a process may have few
+                    self._content = mapped.read_buffer(size)
         except OSError as error:
-            raise StorageError(f"{self.path} cannot be read: {error}") from error
+            raise StorageError(f"{self.name} cannot be read: {error}") from error
         found = []
         while (record := self._next(size)) is not None:
             self._scanned = record.start + _padded(record.length)
@@ -178,15 +186,20 @@ class RowFile:
         return Record(rows, positions, start, length, of_payload)
 
     def _bytes(self, start: int, length: int) -> npt.NDArray[np.uint8]:
-        return np.frombuffer(self._map, np.uint8, length, start)
+        return np.frombuffer(self._content, np.uint8, length, start)
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that it takes."""
+        return _DECODED_BYTES + (0 if self._is_mapped else self._scanned)
 
     @property
     def is_whole(self) -> bool:
         """True if no bytes follow the records."""
-        return self._map is not None and self._scanned == self._map.size
+        return self._content is not None and self._scanned == self._content.size
 
     def check_length(self) -> None:
-        """Refuse a file that was cut: the next access to the missing part would end the process.
+        """Refuse a mapped file that was cut: the next access to the missing part would end the process.
 
         It does not protect arrays that were given out before.
 
@@ -194,36 +207,43 @@ class RowFile:
             StorageError: the file was cut since it was opened.
         """
         with suppress(FileNotFoundError):  # the map stays
-            if (size := os.stat(self._name).st_size) < self._map.size:  # at each read: quicker than the path's own
+            if self._is_mapped and (size := os.stat(self.name).st_size) < self._content.size:
                 raise StorageError(
-                    f"{self.path} was cut from {self._map.size} to {size} bytes while it was being read: write files "
-                    "under another name, and rename them"
+                    f"{self.name} was cut from {self._content.size} to {size} bytes while it was being read: write "
+                    "files under another name, and rename them"
                 )
 
-    def rows_of(self, number: int) -> StoredRows:
-        """The columns of a record, which are views of the map, and their structure; after `check_length`.
+    def batch(self, number: int) -> tuple[pa.Schema, pa.RecordBatch]:
+        """A record as it is in the file, and the schema, after `check_length`.
 
         Raises:
-            StorageError: they are not as they were written.
+            StorageError: it is not as it was written.
         """
-        decoded = self._decoded.get((self._name, number))
+        _, _, start, length, checksum = self.records[number]
+        if number not in self._checked:
+            if google_crc32c.value(self._bytes(start, _padded(length))) != checksum:
+                raise self.damaged(start)
+            self._checked.add(number)
+        return read_batch(self._content.slice(start, length))
+
+    def rows_of(self, number: int) -> StoredRows:
+        """The columns of a record, which are views of the file's bytes, and their structure; raises as `batch`."""
+        decoded = self._decoded.get((self.name, number))
         if decoded is None:
-            _, _, start, length, checksum = self.records[number]
-            if number not in self._checked:
-                if google_crc32c.value(self._bytes(start, _padded(length))) != checksum:
-                    raise self.damaged(start)
-                self._checked.add(number)
-            columns, metadata = decode_columns(self._map.slice(start, length))
-            decoded = columns, structure_of_data(json.loads(metadata[_STRUCTURE]))
-            objects = bytes_of(column for column in columns if column.dtype == object)
-            self._decoded.put({(self._name, number): decoded}, _DECODED_BYTES + objects)
+            decoded = _decoded(self.batch(number)[1])
+            objects = bytes_of(column for column in decoded[0] if column.dtype == object)
+            self._decoded.put({(self.name, number): decoded}, _DECODED_BYTES + objects)
         return decoded
 
     def damaged(self, start: int) -> StorageError:
         """The error of a file that is not as it was written from a byte on."""
         return StorageError(
-            f"{self.path} is damaged from byte {start} on, where its bytes differ from those written: {self._advice}"
+            f"{self.name} is damaged from byte {start} on, where its bytes differ from those written: {self._advice}"
         )
+
+
+def _decoded(batch: pa.RecordBatch) -> StoredRows:
+    return decode_columns(batch), structure_of_data(json.loads(batch.schema.metadata[_STRUCTURE]))
 
 
 class RowFiles(FileFormat):
@@ -232,17 +252,15 @@ class RowFiles(FileFormat):
     memory = "reads by memory map"
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[RowFile, Positions]] = {}
+        self._files: DecodedRows[tuple[RowFile, Positions]] = DecodedRows()
 
     def _file(self, name: str) -> tuple[RowFile, Positions]:
         """A file, and the number of rows before each of its records, and of all."""
-        found = self._files.get(name)
+        found = self._files.get((name, 0))
         if found is None:
-            file = RowFile(Path(name), "bring it back from a copy, or remove all and write it again")
-            if not file.is_whole:
-                raise file.damaged(file.records[-1].start if file.records else 0)
-            edges = np.cumsum([0, *(record.rows for record in file.records)], dtype=np.int64)
-            found = self._files.setdefault(name, (file, edges))
+            file = _opened(name)
+            found = file, np.cumsum([0, *(record.rows for record in file.records)], dtype=np.int64)
+            self._files.put({(name, 0): found}, file.held_bytes)
         return found
 
     def count(self, name: str) -> int:
@@ -272,6 +290,42 @@ class RowFiles(FileFormat):
         if len(pieces) == 1:
             return pieces[0], structure
         return [joined(columns) for columns in zip(*pieces, strict=True)], structure
+
+    def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> tuple[list[Any], Structure] | None:
+        """The rows of several files, decoded together where they were written alike."""
+        batches: list[tuple[pa.Schema, pa.RecordBatch]] = []
+        for name, rows in pieces:
+            if not isinstance(rows, range):
+                return None
+            try:
+                batches += _batches(_opened(name), rows)
+            except StorageError:  # raised again when that file is read alone
+                return None
+        count = sum(batch.num_rows for _, batch in batches)
+        if len({id(schema) for schema, _ in batches}) != 1 or count != sum(len(rows) for _, rows in pieces):
+            return None
+        (together,) = pa.Table.from_batches([batch for _, batch in batches]).combine_chunks().to_batches()
+        columns, structure = _decoded(together)
+        return list(columns), structure
+
+
+def _opened(name: str) -> RowFile:
+    file = RowFile(name, "bring it back from a copy, or remove all and write it again")
+    if not file.is_whole:
+        raise file.damaged(file.records[-1].start if file.records else 0)
+    return file
+
+
+def _batches(file: RowFile, rows: range) -> Iterator[tuple[pa.Schema, pa.RecordBatch]]:
+    """Rows of a file as they are in it, with their schema."""
+    file.check_length()
+    start = 0
+    for number, record in enumerate(file.records):
+        first, last = max(start, rows.start), min(start + record.rows, rows.stop)
+        if first < last:
+            schema, batch = file.batch(number)
+            yield schema, batch.slice(first - start, last - first)
+        start += record.rows
 
 
 def _padded(length: int) -> int:

@@ -1,5 +1,6 @@
 """The rows of datasets saved in other formats: the rows of the format's reader, restored as they were saved."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +75,7 @@ class SavedFiles(FileFormat):
     def count(self, name: str) -> int:
         rows, size = self.files[name]
         try:
-            found = Path(name).stat().st_size
+            found = os.stat(name).st_size
         except OSError as error:
             raise StorageError(f"{name!r} of a saved dataset cannot be read: {error.strerror or error}") from error
         if found != size:
@@ -97,7 +98,8 @@ class SavedFiles(FileFormat):
     def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> tuple[list[Column], Structure] | None:
         assert self.structure is not None
         if self._columns is None:
-            return None
+            found = self._inner.read_pieces(pieces)
+            return found and (found[0], self.structure)
         try:
             parts = [self._inner.read_columns(*piece) for piece in pieces]
             columns = list(map(joined, zip(*(columns for columns, _ in parts), strict=True)))
