@@ -191,17 +191,20 @@ class Run:
     def _add_meters(self, statistics: Statistics, root: "Node") -> None:
         if id(root) in self._meters:
             return
-        sources = root.named_sources
         for node in root.walk():
             if id(node) not in self._meters:
-                inputs = [self._meters[id(below)].number for below in node.inputs]
                 key = self._maker, len(self._meters), node.name, node.site
-                source = sources.get(id(node), "")
-                described = Operator(node.name, node.name, node.site, inputs, self._maker, source=source)
-                describe = partial(_operator, weakref.ref(node), described)
-                meter = self._meters[id(node)] = statistics.meter(key, describe)
-                if self._maker >= 0:  # a node that a function made ends before anybody asks
-                    statistics.operator(meter.number)
+                known = statistics.meters.get(key)  # of a dataset that the same function made before
+                self._meters[id(node)] = self._new_meter(statistics, key, node, root) if known is None else known
+
+    def _new_meter(self, statistics: Statistics, key: tuple[object, ...], node: "Node", root: "Node") -> Meter:
+        inputs = [self._meters[id(below)].number for below in node.inputs]
+        source = root.named_sources.get(id(node), "")
+        described = Operator(node.name, node.name, node.site, inputs, self._maker, source=source)
+        meter = statistics.meter(key, partial(_operator, weakref.ref(node), described))
+        if self._maker >= 0:  # a node that a function made ends before anybody asks
+            statistics.operator(meter.number)
+        return meter
 
     def calls_of(self, node: "Node") -> str:
         """Return how many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
@@ -340,13 +343,17 @@ else:
         def __get__(self, node: "Node | None", owner: type) -> Any:
             if node is None:
                 return self
-            unknown = node.walk(lambda one: () if self._name in one.__dict__ else one.inputs)
-            for below in unknown if node.inputs else (node,):
-                if self._name not in below.__dict__:
-                    own = getattr(type(below), self._name)
-                    found = own._function(below) if isinstance(own, _Derived) else getattr(below, self._name)
-                    below.__dict__[self._name] = found
-            return node.__dict__[self._name]
+            name, left = self._name, [node]
+            while left:
+                unknown = [below for below in left[-1].inputs if name not in below.__dict__]
+                if unknown:
+                    left += unknown
+                    continue
+                one = left.pop()
+                if name not in one.__dict__:
+                    own = getattr(type(one), name)
+                    one.__dict__[name] = own._function(one) if isinstance(own, _Derived) else getattr(one, name)
+            return node.__dict__[name]
 
     derived = _Derived
 
@@ -669,7 +676,7 @@ class Node(_FrozenFields, ABC):
         seeds = [*(drawn for node in below for drawn in node.drawn_seeds), *([self.drawn] if self.drawn else [])]
         return tuple({id(drawn): drawn for drawn in seeds}.values())
 
-    @property
+    @cached_property
     def named_sources(self) -> dict[int, str]:
         """Map the `id` of each node below an input that has a name to that name."""
         named = [both for node in self.walk() for both in zip(node.input_names, node.inputs, strict=False)]

@@ -110,7 +110,10 @@ class MixtureStates:
 
     def __init__(self, root: Node, plan: Node, run: Run, epoch: int) -> None:
         self._root, self._plan, self._run, self._epoch = root, plan, run, epoch
-        self._mix = _mixture(root)
+
+    @cached_property
+    def _mix(self) -> Mix | None:
+        return _mixture(self._root)
 
     @cached_property
     def _running(self) -> Mix:
