@@ -183,6 +183,11 @@ def large_groups(path):
     pq.write_table(pa.table({"x": np.arange(30_000)}), path)
 
 
+def unclosed_header(path):
+    np.save(path, np.arange(3))
+    path.write_bytes(path.read_bytes().replace(b"}", b" "))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write", "status", "said"),
@@ -192,7 +197,8 @@ def large_groups(path):
         ("a.parquet", lambda path: path.write_bytes(b"PAR1 and no more"), 1, "cannot be read as a Parquet file"),
         ("a.png", lambda path: path.write_bytes(picture(1)[:50]), 1, "a.png': the image of 50 bytes cannot be decoded"),
         ("a.jpg", lambda path: path.write_bytes(picture(1)), 1, "named as JPEG, and its content is PNG"),
-        ("a.npy", lambda path: path.write_bytes(b"\x93NUMPY"), 1, "cannot be read as a NumPy file"),
+        ("a.npy", lambda path: path.write_bytes(b"\x93NUMPY"), 1, "cannot be read as an array of NumPy"),
+        ("a.npy", unclosed_header, 1, "cannot be read as an array"),
         ("a.bin", lambda path: path.write_bytes(bytes(range(256))), 1, "has no reader for unknown files"),
         ("a.csv", lambda path: path.write_text("a,b\n1,2\n1,2,3\n"), 1, "problems      1"),
         ("a.arrow", lambda path: path.write_bytes(b"ARROW1\0\0"), 1, "cannot be read as an Arrow file"),

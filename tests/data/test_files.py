@@ -745,6 +745,27 @@ def test_files_compressed_by_bzip2_are_read_and_known(tmp_path):
     assert list(ps.TextLineDataset(written(tmp_path / "text", b"BZh is a sign\n"))) == ["BZh is a sign"]
 
 
+def test_records_cut_in_their_first_header_cost_themselves_alone(tmp_path):
+    with ps.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write(b"rose")
+    whole = (tmp_path / "a.tfrecord").read_bytes()
+    for size in (1, 8, 11, 12):
+        cut = written(tmp_path / "cut.tfrecord", whole[:size])
+        among = ps.FilesDataset([cut, tmp_path / "a.tfrecord"], "tfrecord")
+        assert list(among.ignore_errors()) == [b"rose"]
+        with pytest.raises(ps.StorageError, match="cut.tfrecord', record 0 at byte 0: the file is truncated"):
+            list(among)
+
+
+def test_arrays_whose_values_have_no_bytes_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3, "V1"))
+    content = (tmp_path / "a.npy").read_bytes()
+    for kind in (b"|V0", b"<U0"):
+        path = written(tmp_path / "b.npy", content.replace(b"|V1", kind))
+        with pytest.raises(ps.StorageError, match="b.npy' cannot be read .* have no bytes"):
+            ps.FilesDataset(path, "npy")
+
+
 def test_a_state_among_many_files_names_the_next_one(tmp_path):
     for number in range(70):
         (tmp_path / f"{number:02}.txt").write_text(f"{number}\n")

@@ -342,3 +342,15 @@ def test_columns_in_the_names_of_folders(tmp_path):
     ):
         with pytest.raises(kind, match=message):
             ps.ParquetDataset(files, partitions=partitions)
+
+
+def test_columns_of_tensors_are_arrays_of_their_shape(tmp_path):
+    tensors = np.arange(12, dtype=np.int16).reshape(3, 2, 2)
+    kind = pa.fixed_shape_tensor(pa.int64(), (2, 2), permutation=[1, 0])
+    turned = pa.ExtensionArray.from_storage(kind, pa.array([[1, 2, 3, 4]] * 3, pa.list_(pa.int64(), 4)))
+    table = pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(tensors), "turned": turned})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    dataset = ps.ParquetDataset(tmp_path / "a.parquet")
+    assert dataset.element_spec["x"] == ps.TensorSpec((2, 2), np.int16)
+    assert [row["x"].tolist() for row in dataset] == tensors.tolist()
+    assert dataset[2]["turned"].tolist() == [[1, 3], [2, 4]]

@@ -8,6 +8,8 @@ import csv
 import gzip
 import io
 import json
+import re
+import time
 import zlib
 
 import numpy as np
@@ -332,12 +334,12 @@ def test_a_key_that_only_later_objects_have_is_told_not_dropped(tmp_path):
 def test_objects_within_objects_without_end_are_refused(tmp_path):
     path = file_of(tmp_path, '{"a":' * 2000 + "1" + "}" * 2000 + "\n", "a.jsonl")
     with pytest.raises(
-        ps.InvalidTypeError, match=r"lists and structs up to 64 within each other, got more in .*\['a'\]"
+        ps.InvalidTypeError, match=r"a.jsonl': expected lists and structs up to 64 within each other, got more"
     ):
         ps.JsonLinesDataset(path)
     rows = iter(ps.JsonLinesDataset([file_of(tmp_path, '{"b": 1}\n', "first.jsonl"), path]))
     assert next(rows)["b"] == 1
-    with pytest.raises(ps.ElementError, match="a.jsonl', line 1: it has a key 'a'"):
+    with pytest.raises(ps.ElementError, match="a.jsonl', line 1: expected lists and structs up to 64"):
         next(rows)
 
 
@@ -455,3 +457,76 @@ def test_keys_that_are_not_utf_8_name_their_file(tmp_path, line):
     (tmp_path / "a.jsonl").write_bytes(line)
     with pytest.raises(ps.StorageError, match="JsonLinesDataset: .*a.jsonl' cannot be read: 'utf-8' codec"):
         ps.JsonLinesDataset(tmp_path / "a.jsonl")
+
+
+def test_times_of_a_day_in_csv_are_strings(tmp_path):
+    path = file_of(tmp_path, "at,open\n10:11:12,09:30\n10:11:13,\n")
+    assert list(ps.CsvDataset(path)) == [{"at": "10:11:12", "open": "09:30"}, {"at": "10:11:13", "open": ""}]
+    other = file_of(tmp_path, "at,open\nnoon,\n", "b.csv")
+    assert [row["at"] for row in ps.CsvDataset([path, other])] == ["10:11:12", "10:11:13", "noon"]
+
+
+def test_files_in_utf_16_and_headers_in_latin_1_say_how_they_are_read(tmp_path):
+    (tmp_path / "a.csv").write_bytes("é,b\n1,ü\n".encode("utf-16"))
+    (tmp_path / "b.jsonl").write_bytes('{"é": "ü"}\n'.encode("utf-16"))
+    for read, name in ((ps.CsvDataset, "a.csv"), (ps.JsonLinesDataset, "b.jsonl")):
+        with pytest.raises(ps.StorageError, match=f"{name}.*it is UTF-16: convert it, as by: iconv -f UTF-16 -t UTF-8"):
+            read(tmp_path / name)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().decode("utf-16").encode())  # as iconv does
+        assert [row["é"] for row in read(tmp_path / name)] in ([1], ["ü"])
+    (tmp_path / "c.csv").write_bytes("é,b\n1,ü\n".encode("latin-1"))
+    with pytest.raises(ps.StorageError, match="c.csv.*: encoding='latin-1', or another, reads it"):
+        ps.CsvDataset(tmp_path / "c.csv")
+    assert list(ps.CsvDataset(tmp_path / "c.csv", encoding="latin-1")) == [{"é": 1, "b": "ü"}]
+
+
+def test_files_of_a_byte_order_mark_alone_are_empty(tmp_path):
+    (tmp_path / "mark").write_bytes(b"\xef\xbb\xbf")
+    table = file_of(tmp_path, "a\n1\n")
+    assert [row["a"] for row in ps.CsvDataset([tmp_path / "mark", table, tmp_path / "mark"])] == [1]
+    assert list(ps.TextLineDataset([tmp_path / "mark", table])) == ["a", "1"]
+    assert list(ps.FilesDataset([table, tmp_path / "mark"], "text")) == ["a", "1"]
+
+
+@pytest.mark.parametrize("digits", [309, 400, 5000])
+def test_numbers_of_hundreds_of_digits_are_refused_by_their_row(tmp_path, digits):
+    long = "9" * digits
+    for read, name, text, row in (
+        (ps.CsvDataset, "a.csv", "a\n{}\n", "{}"),
+        (ps.JsonLinesDataset, "b.jsonl", '{{"a": {}}}\n', '{{"a": {}}}'),
+    ):
+        path = file_of(tmp_path, text.format(long), name)
+        with pytest.raises(ps.InvalidArgumentError, match=f"{name}.*numbers in its column 'a' that neither"):
+            read(path)
+        path = file_of(tmp_path, text.format("1.5") + (row.format("1.5") + "\n") * 300_000 + row.format(long), name)
+        with pytest.raises(ps.ElementError, match=f"{name}', line .*column 'a' has '?9999"):
+            read(path)[300_001]
+
+
+def test_advice_about_numbers_within_lists_and_objects_helps(tmp_path):
+    path = file_of(tmp_path, '{"m": [{"x": 9007199254740993}, {"x": 1.5}]}\n', "a.jsonl")
+    with pytest.raises(ps.InvalidArgumentError) as error:
+        ps.JsonLinesDataset(path)
+    advised = re.search(r"types=(\{.*?\}) takes the nearest number", str(error.value))
+    (row,) = ps.JsonLinesDataset(path, types=eval(advised[1], {"pa": pa}))
+    assert row["m"].tolist() == [{"x": 9007199254740992.0}, {"x": 1.5}]
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b": [', "]}"), ('{"b": ', "}"), ("[[], ", "]")])
+def test_json_of_thousands_of_levels_is_refused_at_once(tmp_path, begin, end):
+    deep = '{"a": 1, "deep": ' + begin * 3000 + "1" + end * 3000 + "}\n"
+    path = file_of(tmp_path, deep, "a.jsonl")
+    began = time.thread_time()
+    with pytest.raises(ps.InvalidTypeError, match="a.jsonl.*lists and structs up to 64 within each other"):
+        ps.JsonLinesDataset(path)
+    path = file_of(tmp_path, '{"a": 1}\n' + deep + '{"a": 2}\n', "b.jsonl")
+    assert [row["a"] for row in ps.JsonLinesDataset(path, types={"a": np.int64}).ignore_errors()] == [1, 2]
+    assert time.thread_time() - began < 5  # it took minutes
+    drawn = json.dumps({"a": "[{" * 3000}) + "\n"
+    assert [len(row["a"]) for row in ps.JsonLinesDataset(file_of(tmp_path, drawn, "c.jsonl"))] == [6000]
+
+
+def test_objects_without_any_key_are_refused_in_words(tmp_path):
+    for text in ('{"a": {}}\n{"a": {}}\n', '{"a": {"b": {}}}\n', "{}\n"):
+        with pytest.raises(ps.InvalidArgumentError, match="takes a table with columns of values, got a Table without"):
+            list(ps.JsonLinesDataset(file_of(tmp_path, text, "a.jsonl")))

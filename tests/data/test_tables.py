@@ -153,7 +153,9 @@ def test_a_query_is_refused_with_the_way_to_its_rows():
 
 
 def test_a_table_without_columns_is_refused_by_name():
-    with pytest.raises(ps.InvalidArgumentError, match=r"takes a table with columns, got a Table without any$"):
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"takes a table with columns of values, got a Table without any$"
+    ):
         elements(pa.table({}))
     with pytest.raises(ps.InvalidArgumentError, match=r"got a Table without any at \['x'\]"):
         elements({"x": pa.table({}), "y": [1]})

@@ -289,3 +289,21 @@ def test_a_file_with_holes_is_refused_not_read_as_its_map(tmp_path, attributes):
     assert next(samples)["txt"] == "whole"
     with pytest.raises(ps.StorageError, match="sample 1: the member at byte .* with holes: .* without tar's --sparse"):
         next(samples)
+
+
+def test_an_archive_cut_in_its_first_header_costs_itself_alone(tmp_path):
+    good = archive_of(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2")])
+    for size in (1, 100, 511, 600):
+        (tmp_path / "cut.tar").write_bytes(good.read_bytes()[:size])
+        among = ps.TarDataset([good, tmp_path / "cut.tar", good])
+        assert [row["txt"] for row in among.ignore_errors()] == ["1", "2", "1", "2"]
+        with pytest.raises(ps.StorageError, match="cut.tar', sample 0: the archive is cut"):
+            list(among)
+
+
+def test_a_content_that_cannot_be_decoded_says_how_it_is_read(tmp_path):
+    for name, content in {"a.cls": b"x", "a.txt": b"\xff", "a.npy": b"x", "a.id": b"9" * 30}.items():
+        path = archive_of(tmp_path / "a.tar", [(name, content)])
+        with pytest.raises(ps.ElementError, match="a.tar', sample 0, 'a'.*: decode=False leaves all contents as bytes"):
+            list(ps.TarDataset(path))
+        assert ps.TarDataset(path, decode=False)[0] == {"__key__": "a", name[2:]: content}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import google_crc32c
-import numpy as np
 import pyarrow as pa
 
 import penstock as ps
@@ -266,13 +265,6 @@ def _arrow_table(name: str) -> pa.Table:
         raise ps.StorageError(f"{name!r} cannot be read as an Arrow file: {error}") from error
 
 
-def _numpy(name: str, _: str) -> ps.Dataset[Any]:
-    try:
-        return ps.Dataset.from_source(np.load(name, mmap_mode="r"))
-    except (ValueError, EOFError) as error:
-        raise ps.StorageError(f"{name!r} cannot be read as a NumPy file: {error}") from error
-
-
 def _csv(delimiter: str) -> "_TableReader":
     return lambda names, masks, compression, _: ps.CsvDataset(
         names, mask_nulls=masks, delimiter=delimiter, compression_type=compression
@@ -294,7 +286,7 @@ _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
     "MDS": lambda name, _: ps.MdsDataset(name),
     _SAVED: lambda name, _: ps.Dataset.load(name),
-    "NumPy": _numpy,
+    "NumPy": lambda name, _: ps.FilesDataset(name, "npy"),
     "TFRecord": lambda name, compression: ps.TFRecordDataset(name, compression),
     "text": lambda name, compression: ps.TextLineDataset(name, compression),
     "tar": lambda name, compression: ps.TarDataset(name, compression_type=compression),

@@ -38,6 +38,8 @@ def read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
             shape, by_columns, dtype = read(_in_ascii(file) if major > 2 else file)
             if min(shape, default=0) < 0:
                 raise ValueError(f"it has the shape {shape}")
+            if not dtype.itemsize:
+                raise ValueError(f"its values, of {dtype!r}, have no bytes")
             return shape, by_columns, dtype
         except Exception as error:  # of Python's parser too, which gets any bytes
             raise ValueError(str(error) or type(error).__name__) from error

@@ -34,7 +34,7 @@ KEY: Final = "__key__"
 def _integer(content: bytes) -> int:
     number = int(content)
     if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{number} does not fit in 64 bits: decode=False leaves it as bytes")
+        raise ValueError(f"{number} does not fit in 64 bits")
     return number
 
 
@@ -212,6 +212,7 @@ class TarReader(RecordReader):
             raise self._no_header(at)
         missing = self._start + end - self._bytes.size if self._bytes.plain else end - len(self._data)
         if missing > 0 and (whole or self._bytes.plain):
+            self.recognised = True  # even what is too short for a header, which costs itself among other archives
             raise StorageError(f"{self._where()}: the archive is cut: {missing} bytes are missing")
 
     def _no_header(self, at: int, is_sparse: bool = False) -> StorageError:
@@ -266,7 +267,9 @@ class TarReader(RecordReader):
             try:
                 row.append(_decoder(self._format, name)(held[extension]))
             except ValueError as error:
-                raise ElementError(f"its {extension!r} cannot be read: {error}") from error
+                raise ElementError(
+                    f"its {extension!r} cannot be read: {error}: decode=False leaves all contents as bytes"
+                ) from error
         return row
 
 

@@ -15,6 +15,11 @@ _BYTE_ORDER_MARK = "\ufeff"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+def of_utf_16(begin: bytes) -> str:
+    """Advice about text that begins with these bytes; "" if they are not of UTF-16."""
+    return "; it is UTF-16: convert it, as by: iconv -f UTF-16 -t UTF-8" if begin.startswith(_UTF_16) else ""
+
+
 @dataclass(frozen=True)
 class TextLines(RecordFormat):
     """The lines of a file as strings, without their ends, and without the mark that a file may begin with.
@@ -57,6 +62,8 @@ class LineReader(RecordReader):
             parts.append(piece)
         self._data = b"".join(parts)
         if not piece:  # the rest is a line without an end, or empty
+            if self._start == 0 and self._data == codecs.BOM_UTF8 and self._encoding.startswith("utf-8"):
+                return np.array([], np.int64)
             return np.array([len(self._data)] if self._data else [], np.int64)
         newlines: npt.NDArray[np.int64] = (np.frombuffer(self._data, np.uint8) == _NEWLINE).nonzero()[0]
         return newlines + 1
@@ -86,9 +93,8 @@ class LineReader(RecordReader):
         compression = compression_of(error.object[:8]) if self.number == 0 else ""
         if compression:
             message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'
-        elif self.number == 0 and error.object[:2] in _UTF_16:
-            message += "; it is UTF-16: convert it, as by: iconv -f UTF-16 -t UTF-8"
         else:
-            message += ": ps.TextLineDataset(..., encoding='latin-1'), or another, reads it"
+            advice = of_utf_16(error.object) if self.number == 0 else ""
+            message += advice or ": ps.TextLineDataset(..., encoding='latin-1'), or another, reads it"
         self._pass(1)
         return ElementError(message)

@@ -149,7 +149,7 @@ class TFRecordReader(RecordReader):
         return f"{self._name!r}, record {self.number} at byte {self.offset}"
 
     def _truncated(self, needed: int) -> StorageError:
-        self.recognised = len(self._data) >= _HEADER.size  # by the checksum of its length
+        self.recognised = True  # by the checksum of its length, or too short to be told from other files
         return StorageError(f"{self._where()}: the file is truncated: expected {needed} more bytes from there")
 
     def _not_a_record(self) -> StorageError:

@@ -25,7 +25,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.objects import Objects, holds_objects, innermost, is_list
 from penstock.spec import TensorSpec
-from penstock.structure import map_structure
+from penstock.structure import flatten, map_structure
 
 _IN_NUMPY: Final = frozenset(
     kind.id
@@ -37,7 +37,7 @@ _IN_NUMPY: Final = frozenset(
     )
 )
 """The types whose arrays Arrow turns into NumPy's."""
-_DEEPEST: Final = 64
+DEEPEST: Final = 64
 _READERS: Final = ("CsvDataset", "DeltaDataset", "IcebergDataset", "JsonLinesDataset", "LanceDataset", "ParquetDataset")
 """The readers that take `columns`, `types` and `mask_nulls`."""
 _MASKING: Final = (*_READERS, "from_arrow_stream", "from_source")
@@ -80,9 +80,9 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
         return np.asarray(value)
     where = _ColumnPath(call, path)
     columns = _columns(value, where)
-    if isinstance(columns, dict) and columns is not value and not columns:
+    if isinstance(columns, dict) and columns is not value and not flatten(columns)[0]:
         raise InvalidArgumentError(
-            f"{call} takes a table with columns, got a {type(value).__name__} without any{where}"
+            f"{call} takes a table with columns of values, got a {type(value).__name__} without any{where}"
         )
     return columns
 
@@ -139,12 +139,12 @@ def check_depth(kind: pa.DataType, call: str, where: str) -> None:
         InvalidTypeError: it is one.
     """
     level = [kind]
-    for _ in range(_DEEPEST):
+    for _ in range(DEEPEST):
         level = [one.field(number).type for one in level for number in range(one.num_fields)]
         if not level:
             return
     raise InvalidTypeError(
-        f"{call} takes lists and structs up to {_DEEPEST} within each other, got more{where}: skip the column, or read "
+        f"{call} takes lists and structs up to {DEEPEST} within each other, got more{where}: skip the column, or read "
         "it as text"
     )
 
@@ -199,6 +199,16 @@ def varies_in_shape(kind: pa.DataType) -> bool:
             return varies_in_shape(inner)
         return not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner))
     return bool(pa.types.is_nested(kind))
+
+
+def without_rows(schema: pa.Schema) -> pa.Table:
+    """A table of these columns; Arrow makes none of tensors."""
+    columns = []
+    for kind in schema.types:
+        is_extended = isinstance(kind, pa.BaseExtensionType)
+        column = pa.array([], kind.storage_type if is_extended else kind)
+        columns.append(pa.ExtensionArray.from_storage(kind, column) if is_extended else column)
+    return pa.table(columns, schema=schema)
 
 
 def spec_of(empty: pa.Table, mask_nulls: MaskNulls, call: str) -> Any:

@@ -1,6 +1,7 @@
 r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -13,11 +14,14 @@ import pyarrow.csv as pc
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.records.record_format import Source
+from penstock.formats.records.text_lines import of_utf_16
 from penstock.formats.tables.exact_numbers import may_be_rounded, may_have_leading_zeros, refuse, type_of_texts
 from penstock.formats.tables.nulls import MaskNulls
 from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
 
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+_AS_TEXT = (pa.types.is_null, pa.types.is_binary, pa.types.is_time)
+"""The guesses that are read as strings."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,10 @@ def csv_records(
     try:
         found_names = list(_header(first, delimiter, encoding))
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise StorageError(f"{call}: {name!r} has no first line from which to count its columns: {error}") from error
+        advice = ": encoding='latin-1', or another, reads it" if isinstance(error, UnicodeDecodeError) else ""
+        raise StorageError(
+            f"{call}: {name!r} has no first line from which to count its columns: {error}{of_utf_16(first) or advice}"
+        ) from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
     if header is True:
         names = found_names
@@ -172,11 +179,12 @@ def _sampled(call: str, name: str, body: bytes, known: Mapping[str, pa.DataType]
         if kind is None:
             raise InvalidArgumentError(
                 f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
-                f"{lost}: types={{{column!r}: str}} keeps it as it is written, np.float64 takes the nearest number"
+                f"{lost:.60}: types={{{column!r}: str}} keeps it as it is written, np.float64 takes the nearest number"
             )
         kinds[column] = kind
-    # Bytes that are not UTF-8 are an error where they are read, as they are in a file that is read later.
-    text = {column for column, kind in kinds.items() if pa.types.is_null(kind) or pa.types.is_binary(kind)}
+    # Bytes that are not UTF-8 are an error where they are read, as they are in a file that is read later. NumPy has no
+    # times of a day.
+    text = {column for column, kind in kinds.items() if any(is_one(kind) for is_one in _AS_TEXT)}
     return pa.schema([(one, pa.string() if one in text and one not in known else kind) for one, kind in kinds.items()])
 
 
@@ -271,6 +279,8 @@ def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
     """The end of each record. Empty lines belong to the record before them, or else to the one behind."""
     content = np.frombuffer(data, np.uint8)
     lines = np.flatnonzero(content == _NEWLINE)
+    if data == BOM_UTF8:  # an empty file
+        return lines[:0]
     if _RETURN in data:
         lines = np.union1d(lines, _returns_alone(content, whole))
     if _QUOTE in data:

@@ -3,6 +3,7 @@
 Arrow's guesses make int64 of "007", float64 of integers beyond int64, and of those between fractions.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
@@ -12,10 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ElementError
+from penstock.formats.file_errors import by_library
 
 _ROUNDED: Final = pa.scalar(2.0**53)
 """From here on float64 has no place for every integer."""
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
+_LONG: Final = 309
+"""The digits of integers that are beyond float64."""
 _LEADING_ZERO: Final = r"^\s*[+-]?0[0-9xX]"
 
 
@@ -68,7 +72,7 @@ def type_of_texts(column: pa.ChunkedArray, text: pa.ChunkedArray) -> tuple[pa.Da
 def _is_rounded(text: str) -> bool:
     """True if a number in text is another one as float64; fractions are expected to be."""
     if _INTEGER.fullmatch(text):
-        return bool(int(text) != float(text))
+        return len(text.strip()) > _LONG + 1 or bool(int(text) != float(text))
     return bool(np.isinf(float(text)) and "inf" not in text.lower())
 
 
@@ -85,11 +89,39 @@ def type_of_values(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.DataTyp
     if not pa.types.is_float64(kind):
         return kind, None
     numbers = [one for one in values if one is not None]
-    lost = next((one for one in numbers if isinstance(one, int) and one != float(one)), None)
+    large = 10 ** (_LONG - 1)
+    lost = next((one for one in numbers if isinstance(one, int) and (abs(one) > large or one != float(one))), None)
     if lost is None:
         return kind, None
     fits = all(isinstance(one, int) and 0 <= one < 1 << 64 for one in numbers)
     return pa.uint64() if fits else None, lost
+
+
+def values_in_json(line: bytes) -> Any:
+    """The object of a line; of integers that are beyond all types, the first digits alone.
+
+    Raises:
+        ElementError: Python cannot read it.
+    """
+    with by_library("its large numbers cannot be compared with the text"):
+        return json.loads(line, parse_int=lambda digits: int(digits[: 2 * _LONG]))
+
+
+def in_python(kind: pa.DataType) -> str:
+    """A type of numbers, or of what JSON has, as a program writes it."""
+    if not pa.types.is_nested(kind):
+        return f"np.{kind.to_pandas_dtype().__name__}"
+    return _in_python(kind)
+
+
+def _in_python(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"pa.list_({_in_python(kind.value_type)})"
+    if pa.types.is_struct(kind):
+        return f"pa.struct([{', '.join(f'({field.name!r}, {_in_python(field.type)})' for field in kind)}])"
+    if pa.types.is_timestamp(kind):
+        return f"pa.timestamp({kind.unit!r})"
+    return f"pa.{ {'bool': 'bool_', 'double': 'float64'}.get(str(kind), str(kind)) }()"
 
 
 def refuse(name: str, lost: Any, kind: pa.DataType, advice: str) -> NoReturn:
@@ -98,8 +130,7 @@ def refuse(name: str, lost: Any, kind: pa.DataType, advice: str) -> NoReturn:
     Raises:
         ElementError: always.
     """
-    dtype = "float64" if pa.types.is_floating(kind) else "int64"
     raise ElementError(
-        f"column {name!r} has {lost}, which {kind}, its type in the first rows, would change: {advice}, and "
-        f"types={{{name!r}: np.{dtype}}} takes the nearest number"
+        f"column {name!r} has {lost!s:.60}, which {kind}, its type in the first rows, would change: {advice}, and "
+        f"types={{{name!r}: {in_python(kind)}}} takes the nearest number"
     )

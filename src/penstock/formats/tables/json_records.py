@@ -1,6 +1,6 @@
 """JSON lines: a JSON object on each line."""
 
-import json
+import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.records.record_format import CHUNK_BYTES, Source
-from penstock.formats.tables.arrow_columns import check_depth
-from penstock.formats.tables.exact_numbers import may_be_rounded, refuse, type_of_values
+from penstock.formats.records.text_lines import of_utf_16
+from penstock.formats.tables.arrow_columns import DEEPEST, check_depth
+from penstock.formats.tables.exact_numbers import in_python, may_be_rounded, refuse, type_of_values, values_in_json
 from penstock.formats.tables.nulls import MaskNulls
 from penstock.formats.tables.table_records import TableReader, TableRecords, chosen_schema, sample
 
 _NEWLINE = ord("\n")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ALIKE = bytes.maketrans(b"{", b"[")
+_DEEP = b"[" * (2 * DEEPEST)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _SPACES = np.frombuffer(b" \t\r\n", np.uint8)
 
 
@@ -112,26 +117,28 @@ def json_records(
     while found is None:
         try:
             found = _table(data[: int(ends[-1])], known, "infer")
-        except pa.ArrowException as error:
+        except (pa.ArrowException, InvalidTypeError) as error:
+            if len(ends) == 1 and isinstance(error, InvalidTypeError):
+                raise InvalidTypeError(f"{call}: {name!r}: {error}") from error
             if len(ends) == 1:
-                advice = ""
+                advice = of_utf_16(data)
                 if data.lstrip()[:1] == b"[":
                     advice = ": one JSON document is read by ps.Dataset.from_list(json.load(file))"
                 raise StorageError(
                     f"{call}: {name!r}: its first line is no JSON object, or has other types: {error}{advice}"
                 ) from error
             ends = ends[: len(ends) // 2]  # a damaged line is an error where it is read
-    for field in found.schema:
-        check_depth(field.type, call, f" in {name!r} at [{field.name!r}]")
     advice = ": types={...} declares one that later objects have"
     schema = chosen_schema(call, name, found.schema, columns, types, label, advice)
+    for field in schema:
+        check_depth(field.type, call, f" in {name!r} at [{field.name!r}]")
     guessed = [column for column in schema.names if column not in types]
     for column, (kind, lost) in _kept_types(found, guessed, data[: int(ends[-1])]).items():
         if kind is None:
             raise InvalidArgumentError(
                 f"{call}: {name!r} has numbers in its column {column!r} that neither float64 nor uint64 holds, as "
-                f"{lost}: types={{{column!r}: np.float64}} takes the nearest number; lines read as text keep it, by "
-                ".map(json.loads)"
+                f"{lost!s:.60}: types={{{column!r}: {in_python(schema.field(column).type)}}} takes the nearest "
+                "number; lines read as text keep it, by .map(json.loads)"
             )
         schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
     for field in schema:
@@ -164,16 +171,35 @@ def _kept_types(table: pa.Table, guessed: Iterable[str], data: bytes) -> dict[st
     wanted = [name for name in guessed if may_be_rounded(table[name])]
     if not wanted:
         return {}
-    rows = [json.loads(line) for line in data.split(b"\n") if line.strip()]
+    rows = [values_in_json(line) for line in data.split(b"\n") if line.strip()]
     return {name: type_of_values(table.field(name).type, [row.get(name) for row in rows]) for name in wanted}
 
 
 def _table(data: bytes, schema: pa.Schema, others: str) -> pa.Table:
     if data.removeprefix(BOM_UTF8).lstrip().startswith(b"null"):  # Arrow's reader would end the process
         raise pa.ArrowInvalid("expected an object, got null in row 0")
+    if others == "infer" and _is_deep(data):
+        raise InvalidTypeError(
+            f"expected lists and structs up to {DEEPEST} within each other, got more: read it as text"
+        )
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
     reading = pj.ReadOptions(block_size=len(data) + 1, use_threads=False)
     return pj.read_json(pa.BufferReader(data), reading, options)
+
+
+def _is_deep(data: bytes) -> bool:
+    """True if lists and objects are so deep within each other that Arrow would take minutes to infer their types."""
+    return _seems_deep(data) and _seems_deep(_STRING.sub(b"", data))
+
+
+def _seems_deep(data: bytes) -> bool:
+    """The same, where strings have no brackets."""
+    left = data.translate(None, _NO_BRACKETS)
+    for _ in range(DEEPEST):
+        before, left = len(left), left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(left) == before:
+            break
+    return _DEEP in left.translate(_ALIKE)
 
 
 def _ends(data: bytes, whole: bool) -> npt.NDArray[np.int64]:

@@ -21,7 +21,7 @@ from penstock.formats.file_errors import by_library
 from penstock.formats.file_format import Rows
 from penstock.formats.open_files import REMOTE, OpenFileFormat, share_of
 from penstock.formats.remote.remote_files import AHEAD_BYTES, open_remote_bytes
-from penstock.formats.tables.arrow_columns import as_columns, spec_of, values_of
+from penstock.formats.tables.arrow_columns import as_columns, spec_of, values_of, without_rows
 from penstock.formats.tables.file_columns import NamedFolders, TableVersion
 from penstock.formats.tables.nulls import MaskNulls, masked
 from penstock.formats.tables.table_records import arrow_types
@@ -116,7 +116,7 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
     def _empty(self, name: str) -> pa.Table:
         """The columns of a file, without rows."""
         try:
-            return self._cast(self.opened(name).schema.empty_table())
+            return self._cast(without_rows(self.opened(name).schema))
         except pa.ArrowNotImplementedError as error:
             raise InvalidTypeError(f"{self.call}(types=...) does not fit {name!r}: {error}") from error
 
