@@ -58,6 +58,7 @@ class Tap:
         (lambda d: d.scan(0, lambda s, x: (s, x)).take_while(lambda x: True).unique(), [1, 2, 3]),
         (lambda d: d.window(2, shift=1), [2, 3, 4]),
         (lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=2), [3, 4, 7]),
+        (lambda d: d.bucket_by_sequence_length(lambda x: int(x) % 4, [2], [2, 3]), [2, 6, 7]),
         (lambda d: d.prefetch(0), [1, 2, 3]),
         (lambda d: d.cache(), [1, 2, 3]),
     ],
@@ -71,6 +72,16 @@ def test_a_generator_is_not_run_ahead_of_the_demand(build, expected):
         found.append(tap.taken)
     iterator.close()
     assert found == expected
+
+
+def test_no_further_row_is_read_for_a_window_after_a_row_that_fails():
+    tap = Tap()
+    keyed = ps.Dataset.from_generator(tap).group_by_window(lambda x: 0 // (x - 2), lambda key, w: w.batch(3), 3)
+    with np.errstate(divide="raise"), iter(keyed) as iterator:
+        with pytest.raises(FloatingPointError):
+            next(iterator)
+        assert next(iterator).tolist() == [0, 1, 3]
+        assert tap.taken == 4
 
 
 class CountedReads:

@@ -68,13 +68,14 @@ class OutputSignature:
 
     def allows_shape(self, number: int, shape: tuple[int, ...]) -> bool:
         """Return whether an array of the promised dtype may have this shape."""
-        promised = self.leaves[number].shape
-        if len(promised) != len(shape):
-            return False
-        for length, found in zip(promised, shape, strict=True):  # noqa: SIM110  # of each row: `all` takes thrice
-            if length is not None and length != found:
-                return False
-        return True
+        axes, lengths = self._known_lengths[number]
+        return len(shape) == axes and (not lengths or all(shape[axis] == length for axis, length in lengths))
+
+    @cached_property
+    def _known_lengths(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """For each leaf, the number of its axes, and the length of each axis that has a promised one."""
+        shapes = [leaf.shape for leaf in self.leaves]
+        return [(len(shape), [(n, length) for n, length in enumerate(shape) if length is not None]) for shape in shapes]
 
 
 class HasOutputSignature:

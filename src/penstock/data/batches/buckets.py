@@ -86,7 +86,7 @@ class BucketStream(WindowsStream[Bucket], of=Bucket):
 
     def _element_of(self, window: OpenWindow) -> Block | None:
         rows = self._rows_of(window)
-        if self._node.drop_remainder and len(rows) < window.size:
+        if self._node.drop_remainder and window.missing:
             return None
         batching = self._node.batching(window.key, rows.structure, self._axes.unknown())
         batch = batching.numbered(rows, len(rows), 0)

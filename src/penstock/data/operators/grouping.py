@@ -26,7 +26,7 @@ from penstock.spec import as_leaf
 from penstock.structure import map_structure
 
 _FEW_GROUPS: Final = 32
-"""The most groups that are all examined before each block."""
+"""The most groups that are all examined after each window."""
 
 
 class WindowsByKey(AnyNumber):
@@ -84,12 +84,12 @@ class OpenWindow:
     """Collected rows of one key: their numbers in the input, in order, and their leaves.
 
     Attributes:
-        size: the number of rows of a window.
+        missing: the number of further rows until it is full.
         entry: the plain data for a state, until the next row.
     """
 
     key: int
-    size: int
+    missing: int
     numbers: list[int] = field(default_factory=list)
     leaves: list[Sequence[Any]] = field(default_factory=list)
     entry: list[Any] | None = None
@@ -115,6 +115,8 @@ class WindowsStream(Stream, Generic[OwnNode]):
         # States of the input, with the number of the next row, from the oldest that a collected row needs.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, OpenWindow] = {}
+        # The number of rows that are needed before a window can be full.
+        self._sure = node.least_size
         self._entries: list[Any] | None = None  # of the groups, until these change
         # When the input has ended: the groups that were not returned yet, the next one last.
         self._left: list[OpenWindow] | None = None
@@ -165,36 +167,37 @@ class WindowsStream(Stream, Generic[OwnNode]):
             window = None if self._rows is None else self._collect(self._rows)
             if window is not None:
                 return window
-            input_state, met = self._input.state(), self._input.met
-            sure = self._sure()
-            block = self._input.pull(sure, max(sure, self._pace.start()))
+            allowed = max(self._sure, self._pace.start())
+            block = self._input.pull(self._sure, allowed)
             if block is None:
                 if self._left is None:
                     self._left = self._ordered()
                 return self._left.pop() if self._left else None
-            self._pace.stop(block.nbytes, len(block))
-            self._input_states.append((met, input_state))
+            rows = len(block)
+            if rows >= allowed:  # fewer are as many whatever is allowed
+                self._pace.stop(block.nbytes, rows)
+            self._number = self._input.met - rows
+            self._input_states.append((self._number, self._input.state_before(rows)))
             self._structure = block.structure
             # In this order, the key function is not called after the last row.
             keys = call_rows(self._node.key_function, block)
-            self._rows, self._number = zip(_leaves_of_rows(block), keys, strict=False), met
+            self._rows = zip(_leaves_of_rows(block), keys, strict=False)
 
     def _ordered(self) -> list[OpenWindow]:
         """Return the groups in the order of their keys, the first one last."""
         return sorted(self._groups.values(), key=lambda group: group.key, reverse=True)
 
-    def _sure(self) -> int:
-        """Return the number of rows that are needed before a window can be full."""
+    def _soonest(self) -> int:
+        """Return the number of rows that are needed before a window can be full; 1 if finding it takes long."""
         if len(self._groups) > _FEW_GROUPS:
             return 1
-        missing = [group.size - len(group.numbers) for group in self._groups.values()]
-        return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
+        return min([self._node.least_size, *[group.missing for group in self._groups.values()]])
 
     def _collect(self, rows: Iterator[tuple[Sequence[Any], Any]]) -> OpenWindow | None:
         """Put rows, each with its key, into groups until one is full; the others wait for the next window."""
         groups, key_of = self._groups, self._key
         full: OpenWindow | None = None
-        number = self._number
+        number, sure = self._number, self._sure
         self._entries = None
         try:
             for leaves, value in rows:
@@ -203,22 +206,26 @@ class WindowsStream(Stream, Generic[OwnNode]):
                 group.numbers.append(number)
                 group.leaves.append(leaves)
                 group.entry = None
+                missing = group.missing = group.missing - 1
                 number += 1
-                if len(group.numbers) >= group.size:
-                    full = group
-                    break
+                if missing < sure:
+                    sure = missing
+                    if not missing:
+                        full = group
+                        break
             else:
                 if number < self._input.met:
                     raise no_result()
                 self._rows = None
         except failures() as error:
             note(error, self._node, number)
-            self._rows = None
+            self._rows, self._sure = None, self._soonest()
             self._input.give_back(self._input.met - number - 1)
             raise
-        self._number = number
+        self._number, self._sure = number, sure
         if full is not None:
             del self._groups[full.key]
+            self._sure = self._soonest()
         return full
 
     def _begin_group(self, key: int) -> OpenWindow:
@@ -273,6 +280,7 @@ class WindowsStream(Stream, Generic[OwnNode]):
                 found[number] = [own(column[number - met]) for column in block.columns]
         for key, numbers in groups:
             self._restore_group(self._begin_group(key), numbers, found)
+        self._sure = self._soonest()
         if given:
             self._left = self._ordered()[:-given]
         if window is not None:
@@ -282,6 +290,7 @@ class WindowsStream(Stream, Generic[OwnNode]):
     @staticmethod
     def _restore_group(group: OpenWindow, numbers: list[int], found: dict[int, list[Any]]) -> OpenWindow:
         group.numbers.extend(numbers)
+        group.missing -= len(numbers)
         group.leaves.extend([found[number] for number in numbers])
         return group
 
