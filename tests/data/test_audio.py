@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 
-pytest.importorskip("soundfile", reason="soundfile is not installed")
+soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed")
 
 RATE = 8000
 TONE = (np.sin(np.arange(RATE) / 20) * 20000).astype("<i2")
@@ -238,3 +238,40 @@ def test_recordings_longer_than_what_is_read_at_once_are_whole(monkeypatch):
     for begin, end in ((0, 8000), (10, 2010), (10, 2011), (0, 1000), (5, 5)):
         found, _ = ps.audio.decode(wav(STEREO), samples=(begin, end), dtype="int16")
         assert np.array_equal(found, STEREO[begin:end])
+
+
+def ogg(subtype, samples=60_000):
+    rng = np.random.default_rng(0)
+    tone = np.sin(np.arange(samples) / RATE * 440) * 0.9 + rng.normal(0, 0.15, samples)
+    file = io.BytesIO()
+    soundfile.write(file, tone, RATE, format="OGG", subtype=subtype)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_loud_ogg_files_do_not_wrap_around_as_integers(subtype):
+    floats, _ = ps.audio.decode(ogg(subtype))
+    assert np.abs(floats).max() > 1
+    for dtype in ("int16", "int32"):
+        limits = np.iinfo(dtype)
+        wanted = np.clip(np.rint(floats * -float(limits.min)), limits.min, limits.max)
+        assert np.abs(ps.audio.decode(ogg(subtype), dtype=dtype)[0] - wanted).max() <= -limits.min / 2**24
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_clips_from_the_end_of_an_ogg_file_are_those_of_the_whole(subtype):
+    data = ogg(subtype)
+    whole, _ = ps.audio.decode(data)
+    for begin in (0, 30_000, 56_000, *range(57_500, 60_000, 150), 59_999):
+        for end in (begin + 1, 60_000):
+            assert np.array_equal(ps.audio.decode(data, samples=(begin, end))[0], whole[begin:end])
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_a_cut_ogg_file_is_an_error_and_no_shorter_recording(subtype):
+    data = ogg(subtype)
+    for size in (len(data) // 3, len(data) // 2, data.rfind(b"OggS"), data.rfind(b"OggS") + 30, len(data) - 1):
+        for call in (ps.audio.decode, ps.audio.info):
+            with pytest.raises(ps.ElementError, match=f"the recording of {size} bytes is cut"):
+                call(data[:size])
+    assert ps.audio.info(data + b"a tag").samples == 60_000

@@ -15,7 +15,8 @@ from penstock.formats.file_errors import by_library
 from penstock.formats.media.recordings import AudioInfo, KeptByFile, Source, opened
 
 _DTYPES: Final = ("int16", "int32", "float32", "float64")
-_FLOATS: Final = ("FLOAT", "DOUBLE")
+_FLOATS: Final = ("FLOAT", "DOUBLE", "VORBIS", "OPUS")
+"""The samples that libsndfile does not make integers of: it would take 0.5 for 0, or 1.01 for -1."""
 _LENGTHS: Final = re.compile(r"(?:data|SSND|BODY|Data Size|[Rr]iff(?: size)?)\s*: (\d+) \(should be (\d+)\)")
 """Remarks of libsndfile on a recording that has fewer bytes than its header claims."""
 _STREAMED: Final = 0x7FFF_F000
@@ -26,12 +27,15 @@ _MOST_AT_ONCE: Final = 1 << 20
 _LONGEST: Final = 64
 """The most times as long as by its first bit rate an MP3 may be: bit rates are from 8 to 320 kbit in a second."""
 _TAG_BYTES: Final = 128
+_OGG_PAGE: Final = b"OggS\0"
+_OGG_HEADER: Final = 27
+_OGG_PAGE_BYTES: Final = _OGG_HEADER + 255 + 255 * 255
 _counts: Final = KeptByFile[int]()
 
 
 def info(source: Source) -> AudioInfo:
     """Implementation of `ps.audio.info`."""
-    with _recording("audio.info", source) as (file, _, count):
+    with _recording("audio.info", source) as (file, _, count, _):
         return AudioInfo(count, file.channels, file.samplerate, f"{file.format} {file.subtype}")
 
 
@@ -44,13 +48,14 @@ def decode(source: Source, samples: Any, seconds: Any, dtype: str) -> tuple[npt.
         raise InvalidArgumentError(f"{call} takes one of samples and seconds, got both")
     bounds = None if samples is None else _bounds(call, "samples", samples, (int, np.integer))
     times = None if seconds is None else _bounds(call, "seconds", seconds, (int, float))
-    with _recording(call, source) as (file, name, count):
+    with _recording(call, source) as (file, name, count, last):
         begin, end = bounds or (0, count)
         if times is not None:
             begin, end = round(times[0] * file.samplerate), round(times[1] * file.samplerate)
         if end > count:
             raise ElementError(f"{name} has {count} samples, expected those from {begin} to {end}")
-        return _read(file, name, begin, end, count, dtype), file.samplerate
+        start = min(begin, last) if file.subtype == "VORBIS" else begin
+        return _read(file, name, start, end, count, dtype)[begin - start :], file.samplerate
 
 
 def _bounds(call: str, argument: str, given: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
@@ -69,7 +74,7 @@ def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) ->
         while len(parts[-1]) == _MOST_AT_ONCE:
             parts.append(file.read(min(end - file.tell(), _MOST_AT_ONCE), dtype=kind, always_2d=True))
     data: npt.NDArray[Any] = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    if scales:  # libsndfile would take 0.5 for 0
+    if scales:
         limits = np.iinfo(dtype)
         data = np.clip(np.rint(data * -float(limits.min)), limits.min, limits.max).astype(dtype)
     if len(data) < end - begin:
@@ -78,19 +83,19 @@ def _read(file: Any, name: str, begin: int, end: int, count: int, dtype: str) ->
 
 
 @contextmanager
-def _recording(call: str, source: Source) -> Iterator[tuple[Any, str, int]]:
-    """An open recording, its name in errors, and the number of its samples."""
+def _recording(call: str, source: Source) -> Iterator[tuple[Any, str, int, int]]:
+    """An open recording, its name in errors, the number of its samples, and the last to which libsndfile goes."""
     with opened(call, source) as (file, name):
         content = _Content(file)
         try:
             with _sound(content, name) as sound:
                 _check_length(sound, name)
                 if sound.format != "MP3" or not content.is_guessed():
-                    yield sound, name, sound.frames
+                    yield sound, name, sound.frames, content.last_page(name) if sound.format == "OGG" else sound.frames
                     return
             count = _counts.get(source, lambda: _counted(content, name))
             with _sound(content, name) as sound:
-                yield sound, name, count
+                yield sound, name, count, count
         except ElementError:
             if content.failure is not None:
                 raise content.failure from None
@@ -152,6 +157,26 @@ class _Content:
         if guessed:
             self._end = self.size * _LONGEST
         return guessed
+
+    def last_page(self, name: str) -> int:
+        """The number of the sample with which the last page of an Ogg file begins, from where on it must be read.
+
+        libsndfile goes to other samples within that page.
+
+        Raises:
+            ElementError: the file is cut, which libsndfile would take for a shorter one.
+        """
+        self._file.seek(max(0, self.size - 2 * _OGG_PAGE_BYTES))
+        pages = self._file.read()
+        last = pages.rfind(_OGG_PAGE)
+        sizes = pages[last + _OGG_HEADER - 1 : last + _OGG_HEADER + 255]
+        held = len(pages) - last - _OGG_HEADER - sizes[0] if sizes else -1
+        if last < 0 or held < sum(sizes[1 : 1 + sizes[0]]) or not pages[last + 5] & 4:
+            raise ElementError(
+                f"{name} is cut: it has no last page. Write what there is of it again, as by: ffmpeg -i FILE NEW_FILE"
+            )
+        before = max(0, pages.rfind(_OGG_PAGE, 0, last))
+        return max(0, int.from_bytes(pages[before + 6 : before + 14], "little", signed=True))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
