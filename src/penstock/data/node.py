@@ -637,13 +637,14 @@ class Node(_FrozenFields, ABC):
         path = [(self, iter(inputs(self)))]  # not a recursion: a chain of nodes can be long
         while path:
             node, left = path[-1]
-            below = next((below for below in left if id(below) not in seen), None)
-            if below is None:
+            for below in left:
+                if id(below) not in seen:
+                    seen.add(id(below))
+                    path.append((below, iter(inputs(below))))
+                    break
+            else:
                 path.pop()
                 yield node
-            else:
-                seen.add(id(below))
-                path.append((below, iter(inputs(below))))
 
     @property
     def remote(self) -> "Node | None":
