@@ -14,6 +14,7 @@ import tempfile
 import types
 from pathlib import Path
 
+import forked
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -396,7 +397,8 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = forked.run("-c", script)
+    assert done.returncode == 0, done.stderr
     assert "this process was forked from one that has read remote files" in done.stdout
 
 

@@ -5,8 +5,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -15,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import forked
 import msgspec
 import pytest
 from ipv6 import needs_ipv6
@@ -472,9 +471,7 @@ def test_a_process_that_cannot_be_told_is_ended() -> None:
         controls[1].fail("failed with KeyError")
         threading.Event().wait()  # as a collective that the other worker never joins
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forked.run("-c", textwrap.dedent(program))
     assert done.returncode == 1
     assert (
         "penstock: WorkerError: worker 1 of 2 failed with KeyError. worker 0 of 2 did not learn of it within 0"

@@ -15,7 +15,7 @@ from until import until
 
 import penstock as ps
 
-pytestmark = pytest.mark.usefixtures("own_children")
+own_children = pytest.mark.usefixtures("own_children")
 
 # It looks up again and again: Python does not wake a read for an interrupt that came just before it.
 
@@ -52,6 +52,7 @@ def running(process: int) -> bool:
         return False
 
 
+@own_children
 @pytest.mark.extended
 def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> None:
     before = children()
@@ -117,6 +118,7 @@ with ps.service.local(num_workers=1) as service:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@own_children
 @pytest.mark.extended
 def test_a_service_that_is_forgotten_ends() -> None:
     before = children()
@@ -171,6 +173,7 @@ def test_a_function_that_prints_much_stopped_its_worker(capsys: pytest.CaptureFi
     assert printed.count(".") == 150_000  # lines of two threads may be mixed
 
 
+@own_children
 @pytest.mark.extended
 def test_a_function_that_asks_for_input_waited_for_ever() -> None:
     with ps.service.local(num_workers=1) as service:
@@ -210,6 +213,7 @@ def test_workers_outlived_a_killed_program_that_had_forked() -> None:
         os.kill(child, signal.SIGKILL)
 
 
+@own_children
 @pytest.mark.extended
 def test_a_worker_lost_during_a_drain_is_replaced(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -229,6 +233,7 @@ def test_a_worker_lost_during_a_drain_is_replaced(
         draining.join()
 
 
+@own_children
 @pytest.mark.extended  # it takes three missed reports of two seconds
 def test_a_silent_worker_is_killed_and_replaced() -> None:
     before = children()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from forked import Forked
+from forked import Forked, run
 from until import until
 
 import penstock as ps
@@ -25,14 +25,12 @@ from penstock.cli.status_page import page
 from penstock.service.wire.dispatcher_messages import ConsumerStatus, EpochStatus, Status, WorkerStatus
 from penstock.service.wire.subjects import Endpoint, WorkerInfo
 
-PENSTOCK = [sys.executable, "-m", "penstock"]
-
-
 Process = Forked | subprocess.Popen[str]
 
 
 def started(*arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen([*PENSTOCK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "penstock", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def forked(*arguments: str) -> Forked:
@@ -51,10 +49,6 @@ def running(*arguments: str, start: Callable[..., Process] = forked) -> Iterator
         process.communicate()
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*PENSTOCK, *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.slow
 def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
     with running("dispatcher", "--port", "0", "--heartbeat-seconds", "0.2", start=started) as (dispatcher, line):
@@ -64,11 +58,11 @@ def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
             dataset = ps.Dataset.range(10).map(lambda x: (x, os.getpid()))
             dataset = dataset.apply(ps.service.distribute("distributed_epoch", address, job_name="job"))
             assert sorted((int(x), int(process)) for x, process in dataset) == [(x, worker.pid) for x in range(10)]
-            shown = run("status", address)
+            shown = run("-m", "penstock", "status", address)
             assert shown.returncode == 0
             assert re.search(r"^0 +localhost:\d+ ", shown.stdout, re.MULTILINE)
             assert "job 'job', epoch 0," in shown.stdout
-            stopped = run("stop", address)
+            stopped = run("-m", "penstock", "stop", address)
             assert (stopped.returncode, stopped.stdout) == (
                 0,
                 "penstock: the service is stopping, as soon as its readers are done\n",

@@ -1,7 +1,6 @@
 """Dispatchers and data workers of other versions, or out of their minds: errors that say so, and no zombies."""
 
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from forked import Forked
 
 import penstock as ps
 from penstock.errors import LostDataWorkerError
@@ -129,8 +129,8 @@ with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=sys.argv
 def test_a_worker_with_another_numpy_ended_the_readers_of_others(
     dispatcher: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    command = [sys.executable, "-c", WORKER_WITH_ANOTHER_NUMPY, dispatcher.address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    other = Forked("-c", WORKER_WITH_ANOTHER_NUMPY, dispatcher.address, pipes=("stdin", "stdout"))
+    try:
         assert other.stdout is not None and other.stdout.readline() == "ready\n"
         transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
         dataset = ps.Dataset.range(1 << 40).map(lambda x: x).apply(transformation)
@@ -143,7 +143,8 @@ def test_a_worker_with_another_numpy_ended_the_readers_of_others(
                 assert int(element) == position
                 if position >= 200 and "this data worker has NumPy 1.0" in caplog.text:
                     break
-        other.communicate()
+    finally:
+        other.communicate(60)
 
 
 @pytest.mark.parametrize(
