@@ -188,7 +188,7 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
         dataset = FAILING[failing](_composed(SOURCES[source](), before))
         return _composed(dataset, after).with_options(ps.Options(seed=9))
 
-    limit = 20
+    limit = 16
     with iter(make()) as iterator:
         elements, failures, ended = drain(iterator, limit)
     with iter(make()) as iterator:

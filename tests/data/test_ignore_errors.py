@@ -529,26 +529,23 @@ def test_a_row_of_another_kind_costs_itself_alone_wherever_reading_goes_on(name,
     def make(place):
         return UNLIKE[name](over(kind), lambda x: ODD[odd](x) if x == place else x).with_options(SKIP)
 
-    def given_after(place, state=None):
-        with iter(make(place)) as iterator:
-            if state is not None:
-                iterator.load_state_dict(state)
-            states = [iterator.state_dict()]
-            found = []
-            for element in iterator:
-                found.append(element)
-                states.append(iterator.state_dict())
-            return found, states, iterator.errors.count
-
-    alike, _, _ = given_after(None)
+    with iter(make(None)) as iterator:
+        alike = list(iterator)
     for place in (1, 2, 5, 9):
         if alike[0] == place:
             continue  # it tells what all must be like
-        found, states, count = given_after(place)
+        with iter(make(place)) as iterator:
+            found, states = [], [iterator.state_dict()]
+            for element in iterator:
+                found.append(element)
+                states.append(iterator.state_dict())
+            count = iterator.errors.count
         assert found == [x for x in alike if x != place]
         assert count == alike.count(place)
         for given_before, state in enumerate(states):
-            assert given_after(place, state)[::2] == (found[given_before:], count)
+            with iter(make(place)) as resumed:
+                resumed.load_state_dict(state)
+                assert (list(resumed), resumed.errors.count) == (found[given_before:], count)
 
 
 def rows_of_files(tmp_path):
