@@ -3,6 +3,8 @@
 from typing import Final
 
 _LONGEST: Final = 500
+_LONGEST_ERROR: Final = 10_000
+"""Errors go to all workers, and into their logs."""
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
@@ -12,7 +14,7 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
         >>> one_line("job\n\x1b[2J")
         'job\\n\\x1b[2J'
     """
-    shown = text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
+    shown = shortened(text, longest)
     return shown if shown.isprintable() else "".join(map(_escaped, shown))
 
 
@@ -26,6 +28,25 @@ def many_lines(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(character if character in "\n\t" else _escaped(character) for character in text)
+
+
+def text_of_error(error: BaseException) -> str:
+    """An exception's class and message, cut to some thousand characters; also of a class that fails to give its own.
+
+    Example:
+        >>> text_of_error(ValueError("no such word"))
+        'ValueError: no such word'
+    """
+    try:
+        text = str(error)
+    except Exception as failed:
+        text = f"its message cannot be shown, because its class raises {type(failed).__name__}"
+    return shortened(f"{type(error).__name__}: {text}".removesuffix(": "), _LONGEST_ERROR)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text that is no longer than that, apart from a note of how long it was."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
 def in_bytes(count: int) -> str:

@@ -278,6 +278,39 @@ def test_a_rank_whose_input_fails_ends_all_after_the_same_step(tmp_path: Path) -
     assert "ValueError: invalid literal for int() with base 10: 'one'" in other_message
 
 
+class UnshownError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_without_a_text_or_with_a_huge_one_never_reached_the_others() -> None:
+    def scenario(rank: int) -> list[str]:
+        def failing(error: Exception) -> ps.Dataset:
+            def fails_on_rank_1(x: Any) -> Any:
+                if rank == 1 and x == 6:
+                    raise error
+                return x
+
+            return ps.Dataset.range(40).map(fails_on_rank_1).filter(lambda x: True).batch(4)
+
+        def ended(error: Exception) -> str:
+            with ps.torch.loader(failing(error), input_options=DROP) as loader:
+                try:
+                    return str(taken(loader))
+                except UnshownError:
+                    return "itself"
+                except Exception as other:
+                    return str(other)
+
+        return [ended(UnshownError()), ended(ValueError("y" * 30_000))]
+
+    (unshown, huge), (own, own_huge) = on_ranks(scenario, 2)
+    told = "rank 1 of 2 failed at step 1 of its input with"
+    assert unshown == f"{told} UnshownError: its message cannot be shown, because its class raises RuntimeError"
+    assert (own, own_huge) == ("itself", "y" * 30_000)
+    assert huge.startswith(f"{told} ValueError: yyy") and huge.endswith("yyy... (30,012 characters)")
+
+
 def test_a_killed_rank_ends_the_others_within_the_timeout() -> None:
     def scenario(rank: int) -> str:
         loader = ps.torch.loader(ps.Dataset.range(100).batch(2), failure_timeout_seconds=2)

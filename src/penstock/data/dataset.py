@@ -88,6 +88,7 @@ from penstock.options import (
     merged_options,
 )
 from penstock.paths import local_path
+from penstock.printing import text_of_error
 from penstock.rng import DrawnSeed
 from penstock.runtime.threads import Threads, failures
 from penstock.sharding import SliceRule
@@ -2508,7 +2509,7 @@ class Dataset(Generic[Element]):
         try:
             elements = repr(self.element_spec)
         except Exception as error:  # of the user's function: showing a dataset raises nothing
-            elements = f"unknown, because the function for the first element failed: {type(error).__name__}: {error}"
+            elements = f"unknown, because the function for the first element failed: {text_of_error(error)}"
         parts = (("plan", self.explain()), ("elements", elements))
         shown = "".join(f"<dt>{title}</dt><dd><pre>{escape(text, quote=False)}</pre></dd>" for title, text in parts)
         return f"<p>{escape(repr(self), quote=False)}</p><dl>{shown}</dl>"

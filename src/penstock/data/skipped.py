@@ -23,6 +23,7 @@ from penstock.errors import (
     PoisonError,
     TooManySkippedError,
 )
+from penstock.printing import text_of_error
 from penstock.runtime.channel import Closed
 
 _logger = logging.getLogger(__name__)
@@ -108,12 +109,14 @@ def skipped_row(error: BaseException, node: str, site: str, *, log: bool = False
     """Return the row of an exception by its notes; without them, a row of this node at an unknown position."""
     found = _noted(error)
     if found is None:
-        return SkippedRow(_shortened(node), site, None, _text(error), log=log)
+        return SkippedRow(_shortened(node), site, None, _shortened(text_of_error(error)), log=log)
     element = found["element"]
     position = int(element) if element and element.isdecimal() else None
     source = next((str(one) for one in error.__notes__ if str(one).startswith(MADE_OF)), MADE_OF)
     source = _shortened(source.removeprefix(MADE_OF))
-    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error), source, log=log)
+    return SkippedRow(
+        _shortened(found["node"]), found["site"], position, _shortened(text_of_error(error)), source, log=log
+    )
 
 
 def skipped_rows(snapshot: Any) -> SkippedRows:
@@ -340,14 +343,6 @@ def _noted(error: BaseException) -> re.Match[str] | None:
         if found is not None:
             return found
     return None
-
-
-def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a class of the user's that cannot be shown
-        text = ""
-    return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _shortened(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import InvalidTypeError, PenstockError, WorkerError
+from penstock.printing import text_of_error
 from penstock.runtime.sending import Pickler
 
 
@@ -69,7 +70,7 @@ def dumps(what: str, value: Any, reduce: Reduce = lambda value: NotImplemented) 
         raise
     except Exception as error:
         raise InvalidTypeError(
-            f"{what} cannot be sent to another process: {type(error).__name__}: {error}; "
+            f"{what} cannot be sent to another process: {text_of_error(error)}; "
             "create the object to blame inside the function that uses it"
         ) from error
     return file.getvalue()
@@ -105,7 +106,7 @@ def error_bytes(error: BaseException, trace: str) -> bytes:
         content = dumps("the error", error)
         loads(content)  # some exceptions can be written and not read
     except Exception:
-        replaced = WorkerError(f"the function raised {type(error).__name__}: {error}")
+        replaced = WorkerError(f"the function raised {text_of_error(error)}")
         replaced.add_note(note)
         content = dumps("the error", replaced)
     error.__notes__.remove(note)

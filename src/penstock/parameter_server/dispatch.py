@@ -38,6 +38,7 @@ from penstock.parameter_server.messages import (
     RunClosure,
 )
 from penstock.parameter_server.strategy import ParameterServerStrategy
+from penstock.printing import text_of_error
 from penstock.rpc.line import TICK_SECONDS, Line
 from penstock.runtime.shared_memory import Arena
 
@@ -164,7 +165,7 @@ class Dispatch:
             self._end(error)
         except Exception as error:
             _logger.exception("the coordinator's thread has failed")
-            self._end(WorkerError(f"the coordinator's thread has failed: {type(error).__name__}: {error}"))
+            self._end(WorkerError(f"the coordinator's thread has failed: {text_of_error(error)}"))
         else:
             self._end(CancelledError("the coordinator was stopped"))
 

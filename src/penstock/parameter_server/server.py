@@ -28,6 +28,7 @@ from penstock.parameter_server.messages import (
     TakeSnapshot,
     process_line,
 )
+from penstock.printing import text_of_error
 from penstock.rpc.line import SECONDS, Array
 from penstock.rpc.listener import Listener
 from penstock.runtime.shared_memory import Arena
@@ -290,7 +291,7 @@ class _CoordinatorEnded(Exception):
 
 def _said(error: Exception) -> str:
     """Return the text of an error, with a remedy where memory is missing."""
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    said = text_of_error(error)
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in said:
         return f"{said}; the server is out of memory: give it more, or divide the variables among more servers (num_ps)"
     return said

@@ -15,6 +15,7 @@ from penstock.distribute.feed.options import InputOptions, PartialBatch, checked
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StateMismatchError, WorkerError
 from penstock.options import check_seconds
 from penstock.other_names import other_keywords
+from penstock.printing import text_of_error
 from penstock.rng import draw_seed
 from penstock.torch.meeting import connected, meeting_of
 from penstock.torch.placing import Placing
@@ -114,7 +115,7 @@ def loader(
     except BaseException as error:
         if control is not None:
             if not isinstance(error, WorkerError):  # which the others have too
-                control.fail(f"failed in ps.torch.loader with {type(error).__name__}: {error}")
+                control.fail(f"failed in ps.torch.loader with {text_of_error(error)}")
             control.close()
         raise
     loader = Loader(steps, ranks)

@@ -33,6 +33,7 @@ from penstock.distribute.control.messages import (
     decode_payload,
 )
 from penstock.errors import WorkerError
+from penstock.printing import text_of_error
 from penstock.rpc.line import SILENT_SECONDS, TICK_SECONDS
 from penstock.rpc.listener import Address, dial
 from penstock.runtime.at_exit import end_before_libraries, forget
@@ -540,7 +541,7 @@ class Control:
         error = getattr(sys, "last_value", None)
         self._exit_seconds = self.failure_timeout_seconds
         if error is not None and not isinstance(error, WorkerError) and self._failure is None:
-            self.fail(f"ended with {type(error).__name__}: {error}")
+            self.fail(f"ended with {text_of_error(error)}")
             if self.worker != 0:  # JAX ends all other processes with worker 0, and they may still be working
                 self._exit_seconds = min(EXIT_SECONDS, self.failure_timeout_seconds / 2)
         self.close()

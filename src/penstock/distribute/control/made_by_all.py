@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from penstock.distribute.control.channel import CALL_SECONDS, Control
 from penstock.errors import WorkerError
+from penstock.printing import text_of_error
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def made_by_all(control: Control, topic: str, call: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _outcomes(control, topic, f"{type(error).__name__}: {error}")
+        _outcomes(control, topic, text_of_error(error))
         raise
     for worker, failure in enumerate(_outcomes(control, topic, "")):
         if failure:

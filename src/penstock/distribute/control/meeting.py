@@ -9,6 +9,7 @@ import msgspec
 from penstock.distribute.control.channel import Control, call_seconds, did_not_come
 from penstock.distribute.control.hub import Hub
 from penstock.errors import WorkerError
+from penstock.printing import text_of_error
 from penstock.runtime.at_exit import end_before_libraries
 
 _OUTCOME: Final = "outcome"
@@ -70,7 +71,7 @@ class Meeting:
 
     def fail(self, error: Exception) -> None:
         """Tell those that wait for this one why it does not come."""
-        reason = f"{self.call} failed on {self.member} {self.own} of {self.count}: {type(error).__name__}: {error}"
+        reason = f"{self.call} failed on {self.member} {self.own} of {self.count}: {text_of_error(error)}"
         self.store.put(_OUTCOME, reason)
 
     @property

@@ -45,6 +45,7 @@ from penstock.errors import (
 )
 from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.printing import text_of_error
 from penstock.report.report import Report
 from penstock.runtime.channel import Closed
 from penstock.runtime.dashboard import close_dashboard, open_dashboard
@@ -405,7 +406,7 @@ class DistributedIterator(Iterator[Any]):
         self._feed.given = -1
         self._control.announce_leaving(self._feed.topic)
         if not isinstance(failure.error, WorkerError):
-            what = f"{type(failure.error).__name__}: {failure.error}"
+            what = text_of_error(failure.error)
             self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
 
     def _outcome(self) -> Outcome:

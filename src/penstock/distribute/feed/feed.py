@@ -19,6 +19,7 @@ from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, Layout, Padding, StepLeaf, Template
 from penstock.distribute.values import PerReplica
 from penstock.errors import WorkerError
+from penstock.printing import text_of_error
 from penstock.runtime.at_exit import after_interrupt, end_at_exit
 from penstock.runtime.channel import Channel, Closed
 from penstock.statistics.lanes import name_thread, waiting
@@ -216,7 +217,7 @@ class StepFeed:
             raise
         except BaseException as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
-                self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
+                self.control.fail_step(self.topic, self.source.number, text_of_error(error))
             return StepFailure(error, self.source.position(), self.source.number)
         return Step(value, self.source.position(), self.source.number - 1)
 

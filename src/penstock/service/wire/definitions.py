@@ -16,6 +16,7 @@ import numpy as np
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
+from penstock.printing import text_of_error
 from penstock.runtime.sending import dumps
 from penstock.service.wire.interfaces import UnusableDataWorkerError
 from penstock.service.wire.subjects import UNDECODABLE
@@ -115,7 +116,7 @@ def from_bytes(definition: bytes) -> tuple[Node, Options]:
             "or define the functions in the main program, which is sent along"
         ) from error
     except Exception as error:
-        raise ServiceError(f"this data worker cannot load the dataset: {type(error).__name__}: {error}") from error
+        raise ServiceError(f"this data worker cannot load the dataset: {text_of_error(error)}") from error
     return nodes[-1], options
 
 

@@ -11,6 +11,7 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import CallDone, GatherItem
 from penstock.distribute.jax.for_trainers import control_channel
 from penstock.errors import InvalidArgumentError, WorkerError
+from penstock.printing import text_of_error
 
 Own = TypeVar("Own")
 
@@ -57,7 +58,7 @@ class WorkerGroup:
         try:
             own, shared = work()
         except Exception as error:
-            self._control.gather(name, CallDone(error=f"{type(error).__name__}: {error}"), CallDone, timeout=math.inf)
+            self._control.gather(name, CallDone(error=text_of_error(error)), CallDone, timeout=math.inf)
             raise
         answers = self._control.gather(name, CallDone(shared), CallDone, timeout=math.inf)
         for worker, done in enumerate(answers):
@@ -102,7 +103,7 @@ class WriteBarrier:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
-            failed = CallDone(error=f"{type(error).__name__}: {error}")
+            failed = CallDone(error=text_of_error(error))
             self._control.post(GatherItem.of(self._control.worker, self._next(), failed))
 
     def _next(self) -> str:
