@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.formats.tables.csv_records import CsvRecords
+from penstock.formats.tables.json_records import JsonRecords
 from penstock.testing import check_conformance
 
 
@@ -530,3 +531,27 @@ def test_objects_without_any_key_are_refused_in_words(tmp_path):
     for text in ('{"a": {}}\n{"a": {}}\n', '{"a": {"b": {}}}\n', "{}\n"):
         with pytest.raises(ps.InvalidArgumentError, match="takes a table with columns of values, got a Table without"):
             list(ps.JsonLinesDataset(file_of(tmp_path, text, "a.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "good", "bad"),
+    [
+        (ps.CsvDataset, "a.csv", "{}.5", "9007199254740993"),
+        (ps.CsvDataset, "b.csv", "{}", "007"),
+        (ps.JsonLinesDataset, "c.jsonl", '{{"a": {}.5}}', '{"a": 9007199254740993}'),
+        (ps.JsonLinesDataset, "d.jsonl", '{{"a": {}}}', '{"a": 1, "z": 2}'),
+    ],
+)
+def test_rows_whose_numbers_or_keys_do_not_fit_cost_few_calls(tmp_path, monkeypatch, read, name, good, bad):
+    head = "a\n" if read is ps.CsvDataset else ""
+    path = file_of(tmp_path, head + "".join(good.format(number) + "\n" for number in range(1000)), "first")
+    lines = [bad if number % 50 == 7 else good.format(number) for number in range(1000)]
+    later = file_of(tmp_path, head + "\n".join(lines) + "\n", name)
+    calls = []
+    for kind in (CsvRecords, JsonRecords):
+        table = kind.table
+        monkeypatch.setattr(kind, "table", lambda self, data, table=table: calls.append(1) or table(self, data))
+    rows = iter(read([path, later]).ignore_errors())
+    assert [int(row["a"]) for row in rows][1000:] == [number for number in range(1000) if number % 50 != 7]
+    assert f"{name}', line {8 + len(head) // 2}" in rows.errors.rows[0].error and rows.errors.count == 20
+    assert len(calls) < 100  # it took more than 200

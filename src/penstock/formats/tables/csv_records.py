@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.csv as pc
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
@@ -61,7 +62,9 @@ class CsvRecords(TableRecords):
         table = self._decoder(data)
         for name, (kind, lost) in _kept_types(table, self._guessed, data, self._decoder).items():
             if kind != table.field(name).type:
-                refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it")
+                text = replace(self._decoder, schema=pa.schema([(name, pa.string())]))(data)[name]
+                row = compute.index(text, lost).as_py()
+                refuse(name, repr(lost), table.field(name).type, f"types={{{name!r}: str}} keeps it", row)
         return table
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 
 DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
 """The errors of damaged records."""
@@ -68,8 +68,11 @@ class WithoutDamaged:
 
     def _is_named(self, runs: Sequence[range], error: Exception) -> bool:
         """True if the error names a record that is damaged, by another call with it alone; it is then noted."""
-        found = _ROW.search(str(error))
-        place = int(found[2]) - (found[1] == "Row #") if found else -1
+        if isinstance(error, ElementError) and error.positions:
+            place = error.positions[0]
+        else:
+            found = _ROW.search(str(error))
+            place = int(found[2]) - (found[1] == "Row #") if found else -1
         for run in runs:
             if 0 <= place < len(run):
                 try:

@@ -124,13 +124,15 @@ def _in_python(kind: pa.DataType) -> str:
     return f"pa.{ {'bool': 'bool_', 'double': 'float64'}.get(str(kind), str(kind)) }()"
 
 
-def refuse(name: str, lost: Any, kind: pa.DataType, advice: str) -> NoReturn:
+def refuse(name: str, lost: Any, kind: pa.DataType, advice: str, row: int) -> NoReturn:
     """Raise the error of a number that the type of its column would change.
 
     Raises:
         ElementError: always.
     """
-    raise ElementError(
+    error = ElementError(
         f"column {name!r} has {lost!s:.60}, which {kind}, its type in the first rows, would change: {advice}, and "
         f"types={{{name!r}: {in_python(kind)}}} takes the nearest number"
     )
+    error.positions = (row,)
+    raise error

@@ -2,7 +2,7 @@
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
@@ -50,12 +51,15 @@ class JsonRecords(TableRecords):
             table = _table(data, self.schema, "ignore")
         else:
             table = _table(data, self.schema, "infer")
-            self._check_added(table.schema)
+            self._check_added(table)
             if table.schema != self.schema:
                 table = _table(data, self.schema, "ignore")
         for name, (kind, lost) in _kept_types(table, self._guessed, data).items():
             if kind != table.field(name).type:
-                refuse(name, lost, table.field(name).type, "types={...} may give one that keeps it")
+                own = table.field(name).type
+                values = ([row.get(name)] for row in _objects(data))
+                row = next(number for number, one in enumerate(values) if type_of_values(own, one)[1] is not None)
+                refuse(name, lost, own, "types={...} may give one that keeps it", row)
         return table
 
     @cached_property
@@ -64,9 +68,9 @@ class JsonRecords(TableRecords):
         given = set(self.given)
         return dict.fromkeys(name for name in self.schema.names if name not in given)
 
-    def _check_added(self, found: pa.Schema) -> None:
+    def _check_added(self, found: pa.Table) -> None:
         """Refuse a key that the first objects do not have. One that is always null adds nothing."""
-        for field in found:
+        for field in found.schema:
             if field.name in self._guessed:
                 path = _added(self.schema.field(field.name).type, field.type, f"[{field.name!r}]")
                 if path:
@@ -75,10 +79,12 @@ class JsonRecords(TableRecords):
                         "names all that it may have"
                     )
             elif field.name not in self.given and not self.some and not pa.types.is_null(field.type):
-                raise ElementError(
+                error = ElementError(
                     f"it has a key {field.name!r}, and the first objects do not: types={{{field.name!r}: ...}} reads "
                     f"it, with mask_nulls=[{field.name!r}] where it is missing, and columns=[...] skips it"
                 )
+                error.positions = (pc.index(found[field.name].is_valid(), True).as_py(),)
+                raise error
 
     def explained(self, problem: str) -> str:
         if "changed from" not in problem and "Failed to convert" not in problem:
@@ -171,8 +177,13 @@ def _kept_types(table: pa.Table, guessed: Iterable[str], data: bytes) -> dict[st
     wanted = [name for name in guessed if may_be_rounded(table[name])]
     if not wanted:
         return {}
-    rows = [values_in_json(line) for line in data.split(b"\n") if line.strip()]
+    rows = list(_objects(data))
     return {name: type_of_values(table.field(name).type, [row.get(name) for row in rows]) for name in wanted}
+
+
+def _objects(data: bytes) -> Iterator[dict[str, Any]]:
+    """The objects of lines, as Python reads them."""
+    return (values_in_json(line) for line in data.removeprefix(BOM_UTF8).split(b"\n") if line.strip())
 
 
 def _table(data: bytes, schema: pa.Schema, others: str) -> pa.Table:
