@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.formats import gathered_rows
 from penstock.formats.records import record_files
-from penstock.formats.tables import parquet
+from penstock.formats.tables import parquet, table_records
 from penstock.formats.writing import row_files
 
 FILES, ROWS = 20, 5
@@ -78,6 +78,18 @@ def test_a_damaged_file_among_saved_ones_costs_its_rows_alone(tmp_path):
     rows = iter(ps.Dataset.load(tmp_path / "a").shuffle(seed=1).with_options(ps.Options(on_error="skip")))
     assert sorted(int(row["n"]) for row in rows) == [n for n in range(FILES * ROWS) if n // ROWS != 7]
     assert rows.errors.count == ROWS and "part-00007.rows is damaged from byte" in rows.errors.rows[0].error
+
+
+def test_more_files_do_not_make_the_specification_of_rows_again(tmp_path, monkeypatch):
+    made = []
+    rows = table_records.TableRecords.rows
+    monkeypatch.setattr(table_records.TableRecords, "rows", lambda own, table: made.append(1) or rows(own, table))
+    for number in range(FILES):
+        (tmp_path / f"{number:02}.csv").write_text(f"n\n{number}\n")
+    ps.CsvDataset(tmp_path / "00.csv")
+    of_one, made[:] = len(made), []
+    assert len(ps.CsvDataset(tmp_path / "*.csv")) == FILES
+    assert len(made) == of_one
 
 
 def test_rows_in_order_are_not_gathered(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ALIKE = bytes.maketrans(b"{", b"[")
 _DEEP = b"[" * (2 * DEEPEST)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
-_SPACES = np.frombuffer(b" \t\r\n", np.uint8)
+_IS_SPACE = np.isin(np.arange(256), list(b" \t\r\n"))
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _ends(data: bytes, whole: bool) -> npt.NDArray[np.int64]:
     if not len(ends):
         return ends
     begins = np.append(0, ends[:-1])
-    full = ~np.isin(content[begins], _SPACES)
+    full = ~_IS_SPACE[content[begins]]
     full[0] &= not data.startswith(BOM_UTF8)
     for line in np.flatnonzero(~full).tolist():  # few lines begin with spaces
         full[line] = bool(data[begins[line] : ends[line]].removeprefix(BOM_UTF8).strip())

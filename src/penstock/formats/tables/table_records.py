@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -51,7 +52,7 @@ class TableRecords(RecordFormat):
     returns_end: ClassVar[bool] = False
     """True if a carriage return without a newline ends a line too."""
 
-    @property
+    @cached_property  # each file is asked for it
     def spec(self) -> Any:
         columns = self.rows(self.schema.empty_table())  # or the error of a type that is not read
         if any(varies_in_shape(kind) for kind in self.schema.types):
