@@ -5,25 +5,16 @@ import re
 from functools import cache
 from pathlib import Path
 
+from syntax_trees import nodes_of
+
 PACKAGE = Path(__file__).parent.parent / "src" / "penstock"
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """All of a file's tree: walking through it takes longer than reading it."""
-    return tuple(ast.walk(tree_of(path)))
-
-
-@cache
-def own_names(tree: ast.Module) -> set[str]:
+def own_names(path: Path) -> set[str]:
     """The attributes and methods that the classes of a file give themselves."""
     names = set()
-    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+    for kind in (node for node in nodes_of(path) if isinstance(node, ast.ClassDef)):
         for node in ast.walk(kind):
             if isinstance(node, ast.FunctionDef):
                 names.add(node.name)
@@ -38,7 +29,7 @@ def is_self(node: ast.expr) -> bool:
 
 def private_uses(path: Path) -> list[ast.Attribute]:
     """Where a file uses a private attribute that none of its own classes has."""
-    own = own_names(tree_of(path))
+    own = own_names(path)
     return [
         node
         for node in nodes_of(path)
@@ -63,10 +54,10 @@ def test_nobody_uses_private_parts_of_another_room() -> None:
     """What a room offers the others has a name, such as `PositionedElements` and `blocks_of` in `data/iterator.py`."""
     owners: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for name in own_names(tree_of(path)):
+        for name in own_names(path):
             owners.setdefault(name, set()).add(path.relative_to(PACKAGE).parts[0])
     # Of iterators, which everybody holds, also what is named as something of the room's own.
-    of_iterators = own_names(tree_of(PACKAGE / "data" / "iterator.py"))
+    of_iterators = own_names(PACKAGE / "data" / "iterator.py")
     reaches = [
         f"{path.relative_to(PACKAGE)}, line {node.lineno}: {ast.unparse(node)}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -14,6 +14,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from syntax_trees import tree_of
+
 SOURCES = Path(__file__).parent.parent / "src"
 
 # From the lowest to the highest. A room is named with a stroke at its end, and stands for every file in it that is not
@@ -129,28 +131,29 @@ MODULES = {name_of(path): path for path in sorted(SOURCES.rglob("*.py"))}
 
 @cache
 def imports_of(module: str) -> list[Import]:
-    def visit(node: ast.AST, function: str | None, for_types: bool) -> Iterator[Import]:
+    found = []
+    left: list[tuple[ast.AST, str | None, bool]] = [(tree_of(MODULES[module]), None, False)]
+    while left:
+        node, function, for_types = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             function = node.name
         for_types = for_types or (
             isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         )
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, node.lineno, function, for_types) for alias in node.names)
+            found += [Import(alias.name, node.lineno, function, for_types) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
             source = str(node.module)
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                yield Import(inner if inner in MODULES else source, node.lineno, function, for_types)
+                found.append(Import(inner if inner in MODULES else source, node.lineno, function, for_types))
         elif isinstance(node, ast.Call) and called(node).endswith(("import_module", "__import__")):
             # A name that is only known when the program runs, such as that of a user's class, is nothing to hold here.
             names = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
-            yield from (Import(str(name), node.lineno, function, for_types) for name in names)
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, function, for_types)
-
-    return list(visit(ast.parse(MODULES[module].read_text()), None, False))
+            found += [Import(str(name), node.lineno, function, for_types) for name in names]
+        left += [(child, function, for_types) for child in ast.iter_child_nodes(node)]
+    return sorted(found, key=lambda one: one.line)
 
 
 def at_import(module: str) -> Iterator[Import]:

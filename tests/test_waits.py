@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from syntax_trees import nodes_of, tree_of
+
 PACKAGE = Path(__file__).parent.parent / "src" / "penstock"
 WAITING = {"join", "wait", "get", "select", "acquire", "communicate", "result", "exception", "recv", "recv_bytes"}
 """Calls that wait for ever where they are given no time."""
@@ -98,23 +100,24 @@ ENDED_BY = {
 
 def waits_in(path: Path) -> Iterator[str]:
     """The calls of a file that may wait for ever."""
-    tree = ast.parse(path.read_text())
     contexts = {
         target.id
-        for node in tree.body
+        for node in tree_of(path).body
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and "ContextVar" in ast.unparse(node)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        name, of = node.func.attr, ast.unparse(node.func.value)
+        name = node.func.attr
+        if name != "wait_for" and name not in WAITING:
+            continue
+        given, of = [*node.args, *(keyword.value for keyword in node.keywords)], ast.unparse(node.func.value)
         endless = not given or (len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is None)
         if name == "wait_for" or of == "ray" and name == "get":
             endless = len(given) == 1
-        elif name not in WAITING or of in contexts or of == "sys":
+        elif of in contexts or of == "sys":
             continue
         if endless:
             yield ast.unparse(node)
