@@ -9,6 +9,7 @@ from penstock.data.block import Block, Column, dtype_of_rows
 from penstock.data.node import Node, Run
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, alike, is_untold, merged
 from penstock.structure import flatten, map_structure
 
@@ -114,9 +115,11 @@ class OneKindStream(OneInputStream):
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        return self._input.made(
-            block, lambda rows: of_one_kind(self._run, self._node, rows, self._position, self._member)
-        )
+        try:
+            return of_one_kind(self._run, self._node, block, self._position, self._member)
+        except failures():
+            self._input.give_back(len(block) - 1)
+            raise
 
     def restore(self, state: State) -> None:
         self._position += 1
