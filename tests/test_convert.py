@@ -148,6 +148,15 @@ def test_what_cannot_be_converted_is_told(capsys, tmp_path):
     assert "exists: remove it first" in capsys.readouterr().err
 
 
+def test_files_without_rows_make_no_file_that_nobody_can_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("x,y")
+    for target in ("a.parquet", "a.npy", "a.tar", "a.tfrecord"):
+        assert main(["convert", "a.csv", target]) == 2
+        assert "convert: there is no row, and so no file" in capsys.readouterr().err
+    assert os.listdir() == ["a.csv"]
+
+
 @pytest.mark.slow
 def test_examples_are_parsed_unless_raw(tmp_path, capsys):
     with ps.TFRecordWriter(tmp_path / "a.tfrecord") as writer:

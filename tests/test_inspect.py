@@ -199,6 +199,8 @@ def unclosed_header(path):
         ("a.jpg", lambda path: path.write_bytes(picture(1)), 1, "named as JPEG, and its content is PNG"),
         ("a.npy", lambda path: path.write_bytes(b"\x93NUMPY"), 1, "cannot be read as an array of NumPy"),
         ("a.npy", unclosed_header, 1, "cannot be read as an array"),
+        ("a.csv", lambda path: path.write_bytes("é,b\n1,2\n".encode("utf-16")), 1, "it is UTF-16: convert it, as by"),
+        ("b.csv", lambda path: path.write_bytes("é,b\n1,2\n".encode("latin-1")), 1, "encoding='latin-1', or another"),
         ("a.bin", lambda path: path.write_bytes(bytes(range(256))), 1, "has no reader for unknown files"),
         ("a.csv", lambda path: path.write_text("a,b\n1,2\n1,2,3\n"), 1, "problems      1"),
         ("a.arrow", lambda path: path.write_bytes(b"ARROW1\0\0"), 1, "cannot be read as an Arrow file"),

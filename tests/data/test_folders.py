@@ -271,3 +271,11 @@ def test_hidden_files_are_no_examples_and_links_to_classes_are_followed(tmp_path
         ("a/in/z.txt", 0),
         ("w", 1),
     ]
+
+
+def test_the_folder_that_macos_adds_to_archives_is_no_class(tmp_path):
+    for name in ("cat/x.txt", "dog/y.txt", "__MACOSX/cat/._x.txt", "__MACOSX/._cat"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    dataset = ps.Dataset.from_text_folder(tmp_path)
+    assert dataset.class_names == ["cat", "dog"] and [int(label) for _, label in dataset] == [0, 1]

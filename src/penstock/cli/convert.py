@@ -170,7 +170,7 @@ def _save_one_file(dataset: ps.Dataset[Any], target: Path, format: str) -> None:
     shutil.rmtree(parts, ignore_errors=True)  # of a conversion that was killed just before its end
     dataset.save(parts, format=format, rows_per_shard=1 << 60)
     try:
-        files = [path for path in parts.iterdir() if path.name.startswith("part-")]
+        files = [path for path in parts.iterdir() if path.name.startswith("part-") and path.stat().st_size]
         if not files:
             raise ps.InvalidArgumentError("convert: there is no row, and so no file")
         os.replace(files[0], target)

@@ -16,6 +16,7 @@ from penstock.formats.compression import compression_of
 from penstock.formats.matching import is_pattern, matching_files
 from penstock.formats.media.example_folder import ImageReader
 from penstock.formats.opening import open_bytes
+from penstock.formats.records.text_lines import of_utf_16
 from penstock.formats.tables.nulls import maskable
 from penstock.formats.tables.table_folders import refuse_versions
 from penstock.paths import has_protocol
@@ -188,6 +189,8 @@ def _by_content(begin: bytes, expected: str) -> str:
         return "TFRecord"
     if b"\0" not in begin and begin.decode("utf-8", "replace").rstrip("\ufffd").count("\ufffd") == 0:
         return expected if expected in _TEXTS else "text"
+    if expected in _TEXTS and (b"\0" not in begin or of_utf_16(begin)):  # in another encoding, as its reader says
+        return expected
     return expected if expected in _WITHOUT_A_SIGN else "unknown"
 
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from penstock.formats.matching import is_hidden, not_listed
 from penstock.formats.remote.remote_files import matching_remote, read_remote_file
 from penstock.formats.remote.shared_listings import shared
 from penstock.paths import has_protocol, local_path
+
+_OF_MACS: Final = "__MACOSX"
+"""The folder that macOS adds to archives, for attributes of the files: no class, whose number others would move by."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class ExampleFolder:
             return sorted({self.class_of(name) for name in self._all_files(call)} - {""})
         try:
             with os.scandir(self.directory) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+                found = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+                return sorted(name for name in found if name != _OF_MACS)
         except OSError as error:
             raise not_listed(call, error) from error
 
