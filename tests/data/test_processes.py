@@ -177,6 +177,25 @@ def test_an_error_of_a_class_that_does_not_travel_is_told_by_name():
         list(in_processes(ps.Dataset.range(2), fails, output_signature=ps.TensorSpec((), "int64")))
 
 
+class UnshownError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises_what_cannot_be_sent_or_shown(x):
+    if x == 1:
+        raise UnshownError(threading.Lock())
+    return x
+
+
+def test_an_error_that_can_neither_be_sent_nor_shown_ended_the_process():
+    with iter(in_processes(ps.Dataset.range(3), raises_what_cannot_be_sent_or_shown)) as iterator:
+        assert next(iterator) == 0
+        with pytest.raises(RuntimeError, match="^UnshownError: its message cannot be shown, because its class raises "):
+            next(iterator)
+        assert next(iterator) == 2
+
+
 def test_a_killed_process_is_an_error_and_the_rows_after_it_come():
     *before, error, four, five = elements_and_errors(in_processes(ps.Dataset.range(6), ends_its_process_at_3))
     assert (before, four, five) == ([0, 1, 2], 4, 5)

@@ -244,6 +244,14 @@ def test_an_exception_that_could_not_be_shown_arrives_as_pythons_own():
     assert (type(arrived), str(arrived)) == (MemoryError, str(caught.value))
 
 
+def test_an_exception_whose_argument_cannot_be_shown_arrives():
+    class Unshown:
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    assert sent(ValueError(Unshown(), 3)).args == ("a Unshown", 3)
+
+
 def test_an_exception_that_is_not_known_here_is_a_service_error():
     class Local(Exception):
         pass

@@ -21,6 +21,7 @@ from penstock.data.functions.apply import call_rows
 from penstock.data.functions.at_once import describe_function
 from penstock.data.functions.in_threads import owned
 from penstock.errors import InvalidArgumentError, InvalidTypeError, WorkerError
+from penstock.printing import text_of_error
 from penstock.row_generators import RowGenerators
 from penstock.runtime.mailbox import Part
 from penstock.runtime.processes import LostProcess, Processes
@@ -228,7 +229,7 @@ def _up_to_unsendable(function: Callable[..., Any], results: list[Any]) -> RowRe
         except Exception as error:
             refused = InvalidTypeError(
                 f"{describe_function(function)} returned a {type(value).__name__} in a process of map(processes=True), "
-                f"which cannot be sent back ({type(error).__name__}: {error}): return arrays, numbers or strings"
+                f"which cannot be sent back ({text_of_error(error)}): return arrays, numbers or strings"
             )
             return RowResults(results[:row], refused)
     raise AssertionError("results that can be sent one by one can be sent together")
@@ -242,7 +243,7 @@ def _sendable(error: BaseException) -> BaseException:
         if type(sent) is not type(error):
             raise TypeError
     except Exception:
-        sent = RuntimeError(f"{type(error).__qualname__}: {error}")
+        sent = RuntimeError(text_of_error(error))
         for note in getattr(error, "__notes__", ()):
             sent.add_note(note)
     sent.add_note(f"penstock: raised in a process of map(processes=True):\n{trace}")

@@ -68,7 +68,10 @@ def _plain(argument: Any) -> Any:
         return argument
     if isinstance(argument, int) and -_LARGEST_INTEGER <= argument < _LARGEST_INTEGER:
         return int(argument)
-    return repr(argument)
+    try:
+        return repr(argument)
+    except Exception:
+        return f"a {type(argument).__name__}"
 
 
 def _class_of(failed: Failed) -> type[Exception] | None:
