@@ -49,7 +49,7 @@ def test_a_batch_that_cannot_be_made_is_left_out_by_all_and_resumed(workers, str
         assert {iterator.errors.count for iterator in iterators} == {1}
         return found, states
 
-    for place in range(6):
+    for place in (0, 2, 5):  # the first batch, one between others, and the last, which is a part of one
         rows = ps.Dataset.range(33).map(lambda x, odd=6 * place + 2: np.full(3 if x == odd else 2, x))
         dataset = (rows.filter(lambda x: True) if stream else rows).batch(6)
         expected = [list(range(start, min(start + 6, 33))) for start in range(0, 33, 6) if start != 6 * place]
