@@ -30,6 +30,14 @@ def reads(monkeypatch):
         monkeypatch.setattr(
             kind, "read_columns", lambda own, name, rows, read=read: counted.append(name) or read(own, name, rows)
         )
+    together = parquet.ParquetFiles.read_pieces
+
+    def read_pieces(own, pieces):
+        found = together(own, pieces)
+        counted.extend(name for name, _ in pieces if found)
+        return found
+
+    monkeypatch.setattr(parquet.ParquetFiles, "read_pieces", read_pieces)
     return counted
 
 
@@ -78,6 +86,24 @@ def test_a_damaged_file_among_saved_ones_costs_its_rows_alone(tmp_path):
     rows = iter(ps.Dataset.load(tmp_path / "a").shuffle(seed=1).with_options(ps.Options(on_error="skip")))
     assert sorted(int(row["n"]) for row in rows) == [n for n in range(FILES * ROWS) if n // ROWS != 7]
     assert rows.errors.count == ROWS and "part-00007.rows is damaged from byte" in rows.errors.rows[0].error
+
+
+def test_small_parquet_files_are_decoded_together_but_for_damaged_ones(tmp_path, monkeypatch):
+    decoded = []
+    decode = parquet.as_columns
+    monkeypatch.setattr(parquet, "as_columns", lambda table, **how: decoded.append(len(table)) or decode(table, **how))
+    for number in range(FILES):
+        pq.write_table(pa.table({"n": range(ROWS * number, ROWS * number + ROWS)}), tmp_path / f"{number:02}.parquet")
+    batches = ps.ParquetDataset(tmp_path / "*.parquet").shuffle(seed=1).batch(FILES * ROWS)
+    decoded.clear()
+    assert sorted(next(iter(batches))["n"].tolist()) == list(range(FILES * ROWS))
+    assert decoded == [ROWS, FILES * ROWS]
+    content = bytearray((tmp_path / "07.parquet").read_bytes())
+    content[4:30] = bytes(26)
+    (tmp_path / "07.parquet").write_bytes(content)
+    rows = iter(ps.ParquetDataset(tmp_path / "*.parquet").shuffle(seed=1).with_options(ps.Options(on_error="skip")))
+    assert sorted(int(row["n"]) for row in rows) == [n for n in range(FILES * ROWS) if n // ROWS != 7]
+    assert rows.errors.count == ROWS and "07.parquet': row group 0, " in rows.errors.rows[0].error
 
 
 def test_more_files_do_not_make_the_specification_of_rows_again(tmp_path, monkeypatch):

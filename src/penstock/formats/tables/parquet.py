@@ -140,6 +140,22 @@ class ParquetFiles(OpenFileFormat["_ParquetFile"]):
             parts.append(columns)
         return parts[0] if len(parts) == 1 else [joined(pieces) for pieces in zip(*parts, strict=True)], structure
 
+    def read_pieces(self, pieces: Sequence[tuple[str, Rows]]) -> _Decoded | None:
+        """The rows of small files, each read as a whole, decoded together."""
+        tables, size = [], 0.0
+        try:
+            for name, rows in pieces:
+                file = self.opened(name)
+                size += file.count * file.row_bytes
+                is_whole = isinstance(rows, range) and len(rows) == file.count
+                if not is_whole or size > _TOGETHER_BYTES or has_protocol(name):
+                    return None
+                with file.lock:
+                    tables.append(self._cast(file.read(list(range(len(file.ends))))))
+            return flatten(as_columns(masked(pa.concat_tables(tables), self.mask_nulls, self.call), call=self.call))
+        except (StorageError, *_DAMAGE):  # raised again when that file is read alone
+            return None
+
     def _taken(self, file: "_ParquetFile", places: Mapping[int, _Within]) -> dict[int, _Decoded | str]:
         """Some rows of row groups, or the error message of a group that cannot be read.
 
