@@ -24,6 +24,7 @@ DIGESTS = {
     12: "df5c07b0e99d9e04",
     13: "63904379bec3ce8b",
     14: "561cbc07b2bccd81",
+    15: "c24e9b4a6911caff",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -13,7 +13,7 @@ from penstock.errors import ServiceError
 from penstock.service.wire.subjects import UNDECODABLE
 from penstock.version import VERSION
 
-PROTOCOL: Final = 14
+PROTOCOL: Final = 15
 """Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` checks that."""
 
 
