@@ -215,7 +215,7 @@ def test_a_worker_ends_and_says_so_when_what_keeps_it_in_touch_fails(
     dispatcher: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with altering.workers_of(dispatcher.address) as (worker,):
-        monkeypatch.setattr(worker._started._production, "keep", lambda datasets: 1 / 0)
+        monkeypatch.setattr(worker._started._production, "keep", lambda datasets, silent: 1 / 0)
         with pytest.raises(
             ps.errors.ServiceError, match="failed to keep in touch with its dispatcher: ZeroDivisionError"
         ):
