@@ -170,8 +170,8 @@ class _Content:
         pages = self._file.read()
         last = pages.rfind(_OGG_PAGE)
         sizes = pages[last + _OGG_HEADER - 1 : last + _OGG_HEADER + 255]
-        held = len(pages) - last - _OGG_HEADER - sizes[0] if sizes else -1
-        if last < 0 or held < sum(sizes[1 : 1 + sizes[0]]) or not pages[last + 5] & 4:
+        whole = _OGG_HEADER + sizes[0] + sum(sizes[1 : 1 + sizes[0]]) if sizes else _OGG_HEADER
+        if last < 0 or len(pages) - last < whole or not pages[last + 5] & 4:
             raise ElementError(
                 f"{name} is cut: it has no last page. Write what there is of it again, as by: ffmpeg -i FILE NEW_FILE"
             )
