@@ -19,7 +19,15 @@ from penstock.runtime.channel import Closed
 from penstock.statistics.lanes import name_thread, operator_here, waiting
 
 _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
-_here = threading.local()
+
+
+class _Belonging(threading.local):
+    """The present thread, with the threads of which it is one."""
+
+    threads: "weakref.ref[Threads] | None" = None
+
+
+_here = _Belonging()
 
 
 def failures() -> tuple[type[BaseException], ...]:
@@ -145,7 +153,7 @@ class Threads:
     @property
     def run_here(self) -> bool:
         """Return whether the calling thread is one of these."""
-        threads = getattr(_here, "threads", None)
+        threads = _here.threads
         return threads is not None and threads() is self
 
     def share(self, work: Callable[[int, int], None], rows: int, parallelism: int, chunk: int) -> None:

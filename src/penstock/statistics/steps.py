@@ -11,8 +11,8 @@ from penstock.statistics.schema import SLOWEST, SlowStep, Steps, slowest_of
 
 _ASK_EVERY: Final = 50
 """One of so many marked steps waits for the device, to learn how long that takes for a step."""
-_TOGETHER: Final = 256
-"""So many times of steps go into the histograms at once: one alone costs as much as fifty of these."""
+_TOGETHER: Final = 1024
+"""This number of times of steps goes into the histograms at once: a single one costs as much as a hundred of these."""
 _SHORT: Final = 0.001
 """A shorter wait is never among the slowest."""
 
