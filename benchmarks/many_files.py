@@ -31,7 +31,7 @@ _READERS: dict[str, Callable[[Path], ps.Dataset[Any]]] = {
 }
 
 
-def measure(rows: int = 200_000, counts: Sequence[int] = (10, 1_000, 10_000), rounds: int = 1) -> list[Figure]:
+def measure(rows: int = 1_000_000, counts: Sequence[int] = (10, 10_000), rounds: int = 1) -> list[Figure]:
     """The figures of this file: of each format, how often the processor time of few files many files cost."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ["PENSTOCK_CACHE"] = f"{directory}/cache"  # indexes are made in the first round, which is not counted
@@ -79,6 +79,6 @@ def _write(path: Path, format: str, rows: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]] or [200_000]
-    for figure in measure(given[0], given[1:] or (10, 1_000, 10_000)):
+    given = [int(argument) for argument in sys.argv[1:]] or [1_000_000]
+    for figure in measure(given[0], given[1:] or (10, 10_000)):
         print(figure)
