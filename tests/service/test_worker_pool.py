@@ -45,6 +45,24 @@ def test_a_worker_given_up_late_is_asked_again_if_it_is_the_only_one(
     assert chosen(pool) == 0
 
 
+def test_a_worker_that_the_dispatcher_has_given_up_is_said_to_be_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader then closes the connection itself, which is no reason that helps anybody."""
+    monkeypatch.setattr(worker_pool, "_logged", set())
+    first, second = workers(2)
+    pool = pool_of(2)
+    pool.update([], gone=[first.worker_id])
+    for worker in (first, second):
+        pool.log_loss(
+            worker, LostDataWorkerError(f"the connection to {worker.endpoint.address} was closed"), left=False
+        )
+    assert [record.message for record in caplog.records] == [
+        "data worker 0 at a:0 is lost: the dispatcher does not hear it any more; others take over",
+        "data worker 1 at a:1 is lost: the connection to a:1 was closed; others take over",
+    ]
+
+
 def test_a_reader_with_few_threads_asks_all_workers_in_turn() -> None:
     pool = pool_of(50)
     asked = []

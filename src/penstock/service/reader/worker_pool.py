@@ -221,8 +221,9 @@ class WorkerPool:
         if left:
             _logger.info("data worker %d at %s left; others take over", worker.worker_id, worker.endpoint.address)
         else:
+            reason = error if self.has(worker.worker_id) else "the dispatcher does not hear it any more"
             _logger.warning(
-                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, error
+                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, reason
             )
 
     def suspects(self) -> list[int]:
