@@ -85,6 +85,8 @@ def _join_local_worker(service: str, address: Path) -> None:
     address.write_text(f"{worker.pid} {worker.address}")
     while worker.status is None:
         time.sleep(0.1)
+    if worker.status:  # a dispatcher of another version has refused it
+        raise ps.errors.ServiceError(f"the worker has ended with status {worker.status}")
 
 
 def run_foreign_worker(folder: Path, home: Home, service: str, newer: int, result: Path) -> None:
