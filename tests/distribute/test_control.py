@@ -479,6 +479,31 @@ def test_a_process_that_cannot_be_told_is_ended() -> None:
     )
 
 
+@pytest.mark.slow
+def test_a_process_at_its_end_waits_for_no_worker_that_fails_then() -> None:
+    """It would wait until JAX, which waits for all workers at the exit, misses that one after 100 seconds."""
+    program = f"""
+        import atexit
+        import threading
+
+        def wait_for_all():  # as JAX does
+            controls[1].fail("failed with KeyError")
+            threading.Event().wait()
+
+        atexit.register(wait_for_all)
+        from penstock.distribute.control.channel import Control
+        from penstock.distribute.control.hub import Hub
+        hub = Hub({HOST!r}, 2)
+        controls = [Control(({HOST!r}, hub.port), hub.key, worker, 2, limit) for worker, limit in enumerate((0.1, 300))]
+    """
+    done = forked.run("-c", textwrap.dedent(program))
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "penstock: WorkerError: worker 1 of 2 failed with KeyError. worker 0 of 2 has ended its program and waits for "
+        "the others no longer.\n"
+    )
+
+
 # Strangers
 
 

@@ -421,7 +421,7 @@ class Control:
             tells, differs = False, None
             if isinstance(message, WorkerFailed):
                 self._note_failure(message)
-            else:
+            elif not self.closed:
                 with self._changed:
                     if isinstance(message, InputFailed):
                         self._input_failures[message.topic] = message
@@ -516,9 +516,12 @@ class Control:
                 )
         with self._changed:
             self._changed.wait_for(lambda: self.closed)
-        if self._failure is not None and self._exit_seconds is not None:
-            time.sleep(self._exit_seconds)
-            self._end("has ended its program and waits for the others no longer")
+            # At the exit JAX waits for all others, also for one that fails later.
+            self._changed.wait_for(lambda: self._failure is not None or self._exit_seconds is None)
+            self._changed.wait_for(lambda: self._exit_seconds is None, self._exit_seconds)
+            if self._exit_seconds is None:
+                return
+        self._end("has ended its program and waits for the others no longer")
 
     def _end(self, why: str) -> None:
         sys.stderr.write(f"penstock: WorkerError: {self._failure}. {self._name(self.worker)} {why}.\n")
@@ -544,10 +547,20 @@ class Control:
             self.fail(f"ended with {text_of_error(error)}")
             if self.worker != 0:  # JAX ends all other processes with worker 0, and they may still be working
                 self._exit_seconds = min(EXIT_SECONDS, self.failure_timeout_seconds / 2)
-        self.close()
+        self._say_goodbye()  # and hear of failures, because the process ends only with JAX
 
     def close(self) -> None:
         """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
+        self._say_goodbye()
+        with self._changed:
+            self._exit_seconds = None
+            self._changed.notify_all()
+        self._line.connection.shut_down()  # closing it would not wake the thread that waits for data
+        self._thread.join()
+        self._watch.join()
+        self._line.close()
+
+    def _say_goodbye(self) -> None:
         forget(self)
         if self._failure is None and not self.closed:
             news = self._calls.news()
@@ -558,8 +571,3 @@ class Control:
         with self._changed:
             self.closed = True
             self._changed.notify_all()
-        self._line.connection.shut_down()  # closing it would not wake the thread that waits for data
-        self._thread.join()
-        if self._exit_seconds is None:
-            self._watch.join()
-        self._line.close()

@@ -46,7 +46,7 @@ class Hub:
         self._came: set[int] = set()
         self._left: set[int] = set()
         self._early: list[tuple[int, Message]] = []  # messages from before all had come
-        self._first_ended = threading.Event()
+        self._first_left = threading.Event()
         self._server = LineServer(
             "penstock-control-hub", listener, self._admit, self._hear, self._ended, self._tick, TICK_SECONDS
         )
@@ -74,6 +74,8 @@ class Hub:
         if isinstance(message, WorkerLeft):
             self._left.add(worker)
         self._forward(worker, message)
+        if worker == 0 and isinstance(message, (WorkerLeft, WorkerFailed)):
+            self._first_left.set()
 
     def _forward(self, sender: int, message: Message) -> None:
         if len(self._came) < self._workers:
@@ -104,7 +106,7 @@ class Hub:
         worker = self._worker_of(line)
         del self._lines[worker]
         if worker == 0:
-            self._first_ended.set()
+            self._first_left.set()
         if worker not in self._left:
             said = isinstance(error, OSError) and error.errno is None  # the line's own error, not the system's
             why = str(error) if said else "its process has ended"
@@ -114,4 +116,4 @@ class Hub:
 
     def finish(self) -> None:
         """At the end of this process, after worker 0 has left: wait until the other workers know."""
-        self._first_ended.wait(EXIT_SECONDS)
+        self._first_left.wait(EXIT_SECONDS)
