@@ -168,6 +168,7 @@ def test_memory_that_was_not_sent_is_not_shown() -> None:
         for place in (
             BytesLocation(8, 0),
             BytesLocation(8, 0, segment=3, token=1),
+            BytesLocation(0, 0, segment=3, token=1),
             BytesLocation(-8, 8),
             BytesLocation(0, -1),
         ):

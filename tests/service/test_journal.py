@@ -259,6 +259,7 @@ def changed(directory: Path, statement: str) -> None:
         ("UPDATE entries SET body = zeroblob(9) WHERE number = 5", "entry 5 is not as it was written"),
         ("DELETE FROM entries WHERE number = 5", "entry 6 follows 4"),
         ("DELETE FROM snapshot", "it has 0 snapshots"),
+        ("UPDATE snapshot SET number = -1", "its snapshot has the number -1"),
         ("DELETE FROM definitions", "dataset '.*' is missing"),
         ("DROP TABLE entries", "no such table: entries"),
     ],

@@ -231,6 +231,12 @@ def test_an_unknown_dtype_is_a_clear_error() -> None:
         spec_of_data([["leaf", [], []], [[[], "float3", 0, [], False]]])
 
 
+def test_too_few_specifications_for_a_structure_are_an_error() -> None:
+    structure, leaves = spec_to_data({"a": ps.TensorSpec((), "int64"), "b": (ps.TensorSpec((), "int64"),)})
+    with pytest.raises(ServiceError, match="no specification of elements: 1 specifications of 2 leaves"):
+        spec_of_data([structure, leaves[:1]])
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @given(content=st.binary(max_size=2000), times=st.integers(1, 50))
 def test_codecs_give_back_what_they_were_given(codec: str, content: bytes, times: int) -> None:

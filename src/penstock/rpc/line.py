@@ -417,7 +417,7 @@ class Line(Generic[T]):
                 except OSError as error:
                     raise MemoryError(f"{place.size} bytes cannot be mapped into memory: {error}") from error
             mapping = self._mappings.get(place.segment)
-            whole = 0 if mapping is None else mapping.size
+            whole = -1 if mapping is None else mapping.size
         if not 0 <= place.offset <= place.offset + place.size <= whole:
             raise ConnectionError(f"the other end names memory that it has not sent: {place}")
         if place.segment < 0:

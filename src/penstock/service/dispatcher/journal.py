@@ -315,8 +315,11 @@ class Journal:
         snapshots = self._connection.execute("SELECT number, body, checksum FROM snapshot").fetchall()
         if len(snapshots) != 1:
             raise StorageError(self._damaged(f"it has {len(snapshots)} snapshots"))
-        self.number, body, checksum = snapshots[0]
-        state = _state_of(self._whole(body, checksum, f"snapshot {self.number}"))
+        number, body, checksum = snapshots[0]
+        if not isinstance(number, int) or number < 0:  # the description of the table may be damaged
+            raise StorageError(self._damaged(f"its snapshot has the number {number!r}"))
+        self.number = number
+        state = _state_of(self._whole(body, checksum, f"snapshot {number}"))
         self._snapshot_bytes, self._bytes = len(body), 0
         rows = self._connection.execute("SELECT number, body, checksum FROM entries ORDER BY number")
         for number, body, checksum in rows:

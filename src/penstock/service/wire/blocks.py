@@ -131,9 +131,11 @@ def spec_of_data(data: Any) -> Any:
     if data is None:
         return None
     try:
-        structure, leaves = data
-        specs = [plain_data.spec_of_data(leaf, known_dtype) for leaf in leaves]
-        return _structure_of(structure).unflatten(specs)
+        described, leaves = data
+        structure = _structure_of(described)
+        if structure.leaf_count != len(leaves):
+            raise ValueError(f"{len(leaves)} specifications of {structure.leaf_count} leaves")
+        return structure.unflatten([plain_data.spec_of_data(leaf, known_dtype) for leaf in leaves])
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ServiceError(f"the data is no specification of elements: {error}") from error
 
