@@ -547,7 +547,9 @@ class Control:
             self.fail(f"ended with {text_of_error(error)}")
             if self.worker != 0:  # JAX ends all other processes with worker 0, and they may still be working
                 self._exit_seconds = min(EXIT_SECONDS, self.failure_timeout_seconds / 2)
-        self._say_goodbye()  # and hear of failures, because the process ends only with JAX
+        self._say_goodbye()
+        if self._failure is not None:
+            self._line.connection.shut_down()  # otherwise it hears of a later failure, as JAX waits for the others
 
     def close(self) -> None:
         """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
